@@ -1,0 +1,287 @@
+"""Configuration -> objects. The only module that knows Hydra and omegaconf; nothing of theirs gets past it."""
+
+import difflib
+import functools
+import inspect
+import logging
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hydra
+import lightning as L
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from torch import nn
+from torch.optim import Optimizer
+
+from tbptt import checkpoint
+from tbptt.callbacks import Checkpoints, Monitor
+from tbptt.data import TextDataModule
+from tbptt.errors import UserError, check_choice, check_integer, check_number
+from tbptt.module import OptimizerFactory, SchedulerFactory
+from tbptt.nn import LanguageModel
+from tbptt.run import Run
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+Recipe = dict[str, Any]
+
+# A configuration may name these and nothing else: it must not become a way to call anything at all.
+TARGETS = ("tbptt.", "torch.optim.", "lightning.pytorch.loggers.", "lightning.pytorch.callbacks.")
+# Where torch has one kernel for all parameters, on these devices.
+FUSED = ("torch.optim.Adam", "torch.optim.AdamW", "torch.optim.SGD")
+
+log = logging.getLogger(__name__)
+
+
+def command(name: str) -> Callable[[Callable[[Recipe, Path], Any]], Callable[[], None]]:
+    """Turn a function of (recipe, run folder) into a command line with the configuration `configs/NAME.yaml`.
+
+    A mistake of the user is one message and exit status 2, without a traceback; in a sweep the other jobs still run.
+    """
+
+    def decorate(function: Callable[[Recipe, Path], Any]) -> Callable[[], None]:
+        @functools.wraps(function)
+        def job(config: DictConfig) -> Any:
+            quiet_lightning()
+            try:
+                return function(plain(config), Path(HydraConfig.get().runtime.output_dir))
+            except UserError as error:
+                log.error("error: %s", error)
+                if HydraConfig.get().mode == RunMode.MULTIRUN:
+                    raise
+                sys.exit(2)
+
+        main: Callable[[], None] = hydra.main(config_path=str(CONFIGS), config_name=name, version_base="1.3")(job)
+        return main
+
+    return decorate
+
+
+def quiet_lightning() -> None:
+    """Keep Lightning's start-up notices out of the log; its warnings stay, but for two that do not apply."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Lightning asks torch in a way that newer torch wants otherwise; nothing a user could do about it.
+    warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated", category=FutureWarning)
+    # Each process evaluates the whole text, so there is nothing to synchronise.
+    warnings.filterwarnings("ignore", message=".*recommended to use `self.log.*sync_dist=True")
+
+
+def plain(config: DictConfig) -> Recipe:
+    """Resolve a configuration into dicts, lists, numbers and strings.
+
+    Raises:
+        UserError: for a value that must be given and is not, or an interpolation that leads nowhere.
+    """
+    try:
+        recipe = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        raise UserError(f"{error.full_key} must be given; write {error.full_key}=VALUE.") from error
+    except OmegaConfBaseException as error:
+        raise UserError(f"{error.full_key}: {error}") from error
+    assert isinstance(recipe, dict)
+    return {str(key): value for key, value in recipe.items()}
+
+
+def build(recipe: Recipe, folder: Path) -> Run:
+    """All parts of a training run.
+
+    Args:
+        recipe: the configuration of `configs/train.yaml`, in plain types.
+        folder: where the run writes.
+
+    Raises:
+        UserError: for a value that cannot work, before anything is trained or written.
+    """
+    check_integer("seed", recipe["seed"], 0, "it starts all random generators")
+    L.seed_everything(recipe["seed"], workers=True, verbose=False)
+    bptt = recipe["bptt"]
+    data = call(TextDataModule, "data", recipe["data"], window_steps=bptt["window"], reset=bptt["reset"])
+    model = call(LanguageModel, "model", recipe["model"], vocab_size=len(data.vocabulary))
+    callbacks = {name: instance(f"callbacks.{name}", section) for name, section in recipe["callbacks"].items()}
+    logger = instance("logger", recipe["logger"], save_dir=str(folder)) if recipe["logger"]["_target_"] else None
+    trainer = build_trainer(without_missing_parts(recipe["trainer"], data), list(callbacks.values()), logger, folder)
+    updates, epochs = length(trainer, len(data.train_loader()))
+    scheduler, interval = build_scheduler(recipe["scheduler"], updates, epochs)
+    task = instance(
+        "task",
+        recipe["task"],
+        model=model,
+        vocabulary=data.vocabulary,
+        optimizer=build_optimizer(recipe["optimizer"], trainer),
+        scheduler=scheduler,
+        interval=interval,
+        recipe=recipe,
+        corpus={"source": data.corpus.source, "sha256": data.corpus.sha256},
+    )
+    return Run(
+        trainer=trainer,
+        task=task,
+        data=data,
+        checkpoints=one(callbacks, Checkpoints),
+        monitor=one(callbacks, Monitor),
+        folder=folder,
+        seed=recipe["seed"],
+        resume=resume_path(recipe["resume"]),
+    )
+
+
+def without_missing_parts(section: Recipe, data: TextDataModule) -> Recipe:
+    """Lightning warns of a loader without batches, so it is told not to ask for a part the text does not have."""
+    parts = {"limit_val_batches": "validation", "limit_test_batches": "test"}
+    return section | {name: 0 for name, part in parts.items() if data.evaluation_loader(part) is None}
+
+
+def call(function: Callable[..., Any], key: str, values: dict[str, Any], **passed: Any) -> Any:
+    """Call a constructor with a section of the recipe, and with what this module knows.
+
+    Raises:
+        UserError: for a name the constructor does not have, one that is missing, or a value that it refuses.
+    """
+    names = inspect.signature(function).parameters
+    free = any(item.kind is item.VAR_KEYWORD for item in names.values())
+    known = [name for name, item in names.items() if item.kind is not item.VAR_KEYWORD and name not in passed]
+    for name in values:
+        if name not in known and not free:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {key}.{near[0]}?" if near else f"it has {', '.join(known)}."
+            raise UserError(f"{key}.{name} is not a key of {function.__name__}; {hint}")
+    for name in known:
+        if names[name].default is inspect.Parameter.empty and name not in values:
+            raise UserError(f"{key}.{name} must be given; write {key}.{name}=VALUE.")
+    try:
+        return function(**values, **passed)
+    except UserError:
+        raise
+    except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
+        raise UserError(f"{key}: {function.__name__} refuses these values: {error}") from error
+
+
+def instance(key: str, section: Recipe, **passed: Any) -> Any:
+    """The object that a section with `_target_` describes.
+
+    Raises:
+        UserError: when the target is not allowed or does not take these values.
+    """
+    return call(
+        target(key, section), key, {name: value for name, value in section.items() if name != "_target_"}, **passed
+    )
+
+
+def target(key: str, section: Recipe) -> Callable[..., Any]:
+    """The class that a section names.
+
+    Raises:
+        UserError: when it is outside the project's and torch's and Lightning's own, or does not exist.
+    """
+    name = str(section.get("_target_"))
+    if not name.startswith(TARGETS):
+        raise UserError(f"{key}._target_ must start with one of {', '.join(TARGETS)}, but it is {name!r}.")
+    try:
+        found: Callable[..., Any] = hydra.utils.get_class(name)
+    except (ImportError, ValueError, TypeError) as error:
+        raise UserError(f"{key}._target_ must name a class, but there is no {name!r}.") from error
+    return found
+
+
+def one(callbacks: dict[str, Any], kind: type) -> Any:
+    """The callback of a kind that a run cannot do without."""
+    found = [callback for callback in callbacks.values() if isinstance(callback, kind)]
+    if len(found) != 1:
+        raise UserError(f"callbacks must hold one {kind.__name__}, but they hold {len(found)}.")
+    return found[0]
+
+
+def build_trainer(section: Recipe, callbacks: list[Any], logger: Any, folder: Path) -> L.Trainer:
+    """Lightning's trainer from its own arguments."""
+    values = dict(section)
+    check_number("trainer.gradient_clip_val", values.get("gradient_clip_val") or 0.0, "null or 0 clips nothing")
+    # Lightning counts whole-number intervals within an epoch and refuses longer ones; counted over the whole run they
+    # work for texts of any length.
+    if type(values.get("val_check_interval")) is int:
+        values.setdefault("check_val_every_n_epoch", None)
+    ours = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
+    trainer: L.Trainer = call(
+        L.Trainer,
+        "trainer",
+        {**ours, **values},
+        callbacks=callbacks,
+        logger=logger or False,
+        default_root_dir=str(folder),
+    )
+    return trainer
+
+
+def length(trainer: L.Trainer, windows: int) -> tuple[int | None, int | None]:
+    """Optimizer updates and epochs of the whole run, None where nothing bounds them.
+
+    Computed here: asking Lightning for it while the optimizer is made drops the position of a resumed run.
+    """
+    limit = trainer.limit_train_batches
+    used = int(windows * limit) if isinstance(limit, float) else windows if limit is None else min(windows, limit)
+    per_epoch = math.ceil(used / trainer.accumulate_grad_batches)
+    epochs = trainer.max_epochs if trainer.max_epochs is not None and trainer.max_epochs > 0 else None
+    bounds = [trainer.max_steps] if trainer.max_steps > 0 else []
+    bounds += [epochs * per_epoch] if epochs else []
+    updates = min(bounds) if bounds else None
+    if updates is not None and per_epoch:
+        epochs = math.ceil(updates / per_epoch)
+    return updates, epochs
+
+
+def build_optimizer(section: Recipe, trainer: L.Trainer) -> OptimizerFactory:
+    """From parameters to an optimizer, fused where torch has it for the device."""
+    values = dict(section)
+    check_number("optimizer.lr", values.get("lr"), "it is the learning rate")
+    # With a gradient scaler (16-mixed) a fused optimizer unscales by itself, and Lightning then refuses to clip.
+    plain_precision = trainer.precision != "16-mixed"
+    if values["_target_"] in FUSED and plain_precision and trainer.strategy.root_device.type in ("cpu", "cuda"):
+        values.setdefault("fused", True)
+
+    def make(parameters: Iterator[nn.Parameter]) -> Optimizer:
+        optimizer: Optimizer = instance("optimizer", values, params=list(parameters))
+        return optimizer
+
+    # A wrong value shows itself now, not after the data has been read into a trainer.
+    make(iter([nn.Parameter(torch.zeros(1))]))
+    return make
+
+
+def build_scheduler(section: Recipe, updates: int | None, epochs: int | None) -> tuple[SchedulerFactory | None, str]:
+    """From an optimizer to a learning-rate schedule, and whether it advances per "step" or per "epoch".
+
+    A schedule that must know the length of training is told it, in its own unit.
+    """
+    values = dict(section)
+    interval = values.pop("interval")
+    check_choice("scheduler.interval", interval, ("step", "epoch"))
+    if values["_target_"] is None:
+        return None, interval
+    parameters = inspect.signature(target("scheduler", values)).parameters
+    for name in {"T_max", "total_steps"} & set(parameters) - set(values):
+        values[name] = updates if interval == "step" else epochs
+        if values[name] is None:
+            raise UserError("scheduler needs to know how long training lasts; set trainer.max_epochs or max_steps.")
+
+    def make(optimizer: Optimizer) -> Any:
+        return instance("scheduler", values, optimizer=optimizer)
+
+    return make, interval
+
+
+def resume_path(resume: str | None) -> Path | None:
+    """The checkpoint to go on from: a file, a run folder, or "last" for the newest below `runs`."""
+    if resume is None:
+        return None
+    if resume == "last":
+        return checkpoint.newest(Path("runs"))
+    path = Path(str(resume)).expanduser()
+    return path / "checkpoints" / "last.ckpt" if path.is_dir() else path

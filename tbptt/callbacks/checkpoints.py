@@ -1,0 +1,83 @@
+"""Keep the newest and the best state of a run."""
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Checkpoint
+
+from tbptt.module import TBPTTModule
+
+log = logging.getLogger(__name__)
+
+
+class Checkpoints(Checkpoint):
+    """Writes `checkpoints/last.ckpt` and `checkpoints/best.ckpt` in the run folder.
+
+    `last` is written after each validation, after each pass that had none, and at the end of training; `best` whenever
+    a validation loss is finite and lower than all before. Lightning's own callback writes `last` only together with a
+    new best, and takes NaN for a loss worth keeping.
+    """
+
+    def __init__(self) -> None:
+        self.best_loss = math.inf
+        self.best_step = -1
+        self.validated_step = -1
+        self._saved_step = -1
+
+    @property
+    def state_key(self) -> str:
+        """Under this name the callback's state stands in a checkpoint."""
+        return "checkpoints"
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the best so far was."""
+        return {"best_loss": self.best_loss, "best_step": self.best_step, "validated_step": self.validated_step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on comparing with the best of the run that is resumed."""
+        self.best_loss = state_dict["best_loss"]
+        self.best_step = state_dict["best_step"]
+        self.validated_step = state_dict["validated_step"]
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save `best` where the loss is, and `last` where training goes on."""
+        if trainer.sanity_checking:
+            return
+        assert isinstance(pl_module, TBPTTModule)
+        loss = pl_module.evaluation_loss
+        improved = bool(loss.tokens) and loss.nats < self.best_loss and math.isfinite(loss.nats)
+        self.validated_step = trainer.global_step
+        if improved:
+            self.best_loss, self.best_step = loss.nats, trainer.global_step
+            trainer.save_checkpoint(best_path(trainer))
+        if trainer.is_global_zero:
+            mark = " (best so far)" if improved else ""
+            log.info("validation: loss %.4f, perplexity %.2f%s", loss.nats, loss.perplexity, mark)
+        if trainer.state.fn == "fit":
+            self._save_last(trainer)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save `last` after a pass without validation at its end."""
+        self._save_last(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save `last` when updates were made since."""
+        self._save_last(trainer)
+
+    def _save_last(self, trainer: L.Trainer) -> None:
+        if trainer.global_step != self._saved_step:
+            self._saved_step = trainer.global_step
+            trainer.save_checkpoint(last_path(trainer))
+
+
+def last_path(trainer: L.Trainer) -> Path:
+    """Where the newest state is kept."""
+    return Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt"
+
+
+def best_path(trainer: L.Trainer) -> Path:
+    """Where the state with the lowest validation loss is kept."""
+    return Path(trainer.default_root_dir) / "checkpoints" / "best.ckpt"

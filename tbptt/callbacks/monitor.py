@@ -1,0 +1,89 @@
+"""Write the course of training to the logger: one row per optimizer update, in batches."""
+
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from tbptt.callbacks.meter import Meter
+from tbptt.module import TBPTTModule
+
+
+class Monitor(L.Callback):
+    """Logs `train/loss` (nats per token) and `train/gradient_norm` of each update, learning rate and speed.
+
+    Values wait on the device and are fetched together every `every_n_updates` updates, at the end of each pass and of
+    training, so that logging does not make a GPU wait at each step and no run, however short, is without a point.
+    `total` measures the whole of training.
+    """
+
+    def __init__(self, every_n_updates: int) -> None:
+        self.every_n_updates = every_n_updates
+        self.total = Meter()
+        self._since = Meter()
+        self._window = Meter()
+        self._rows: list[tuple[int, Meter, Tensor | None, float]] = []
+        self._step = 0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Note where training starts."""
+        self._step = trainer.global_step
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Let the clocks run."""
+        self.total.run()
+        self._since.run()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add a window; close a row when the optimizer has stepped."""
+        assert isinstance(pl_module, TBPTTModule)
+        for meter in (self.total, self._since, self._window):
+            meter.add(outputs["nats"], outputs["targets"])
+        if trainer.global_step == self._step:
+            return
+        self._step = trainer.global_step
+        learning_rate = float(trainer.optimizers[0].param_groups[0]["lr"])
+        self._rows.append((self._step, self._window, pl_module.gradient_norm, learning_rate))
+        self._window = Meter()
+        if self._step % self.every_n_updates == 0:
+            self._flush(trainer)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop the clocks, once the device has done what was asked of it."""
+        self._pause(trainer)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Write what is left of the pass."""
+        self._pause(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Write what is left of training."""
+        self._pause(trainer)
+
+    def _pause(self, trainer: L.Trainer) -> None:
+        if trainer.sanity_checking:
+            return
+        self._flush(trainer)
+        self.total.pause()
+        self._since.pause()
+
+    def _flush(self, trainer: L.Trainer) -> None:
+        if not self._rows:
+            return
+        rows, self._rows = self._rows, []
+        losses = [row[1].loss.nats for row in rows]
+        norms = [] if rows[-1][2] is None else torch.stack([row[2] for row in rows if row[2] is not None]).tolist()
+        speed = self._since.tokens_per_second * trainer.world_size
+        self._since.restart()
+        if trainer.logger is None:
+            return
+        for (step, _, _, learning_rate), loss, norm in zip(rows, losses, norms or [0.0] * len(rows), strict=True):
+            values = {"train/loss": loss, "train/gradient_norm": norm, "train/learning_rate": learning_rate}
+            if step == rows[-1][0]:
+                values["train/tokens_per_second"] = speed
+            trainer.logger.log_metrics(values, step=step)

@@ -1,0 +1,80 @@
+"""Checkpoints that describe themselves.
+
+Beside what Lightning saves, a checkpoint holds `recipe` (the whole configuration, in plain types), `vocabulary`,
+`corpus` (source and checksum), `carry` (the training state) and `rng`. It is read with `weights_only=True`: a file from
+a stranger runs no code.
+"""
+
+import os
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tbptt.errors import UserError
+from tbptt.nn import LanguageModel
+from tbptt.text import Vocabulary
+
+PREFIX = "model."
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A trained model, ready to use: in evaluation mode, with its vocabulary and what it was trained with."""
+
+    model: LanguageModel
+    vocabulary: Vocabulary
+    recipe: dict[str, Any]
+    corpus: dict[str, str]
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The raw content of a checkpoint, on the CPU.
+
+    Raises:
+        UserError: when there is no such file, or it is no checkpoint of this program.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise UserError(f"checkpoint={file} must be a checkpoint file, but there is none; give checkpoints/best.ckpt.")
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
+        raise UserError(f"checkpoint={file} cannot be read ({type(error).__name__}): damaged, or of another program.")
+    needed = {"state_dict", "recipe", "vocabulary", "corpus"}
+    if not isinstance(content, dict) or not needed <= content.keys():
+        raise UserError(f"checkpoint={file} was not written by this program: it must hold {', '.join(sorted(needed))}.")
+    return content
+
+
+def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Loaded:
+    """Rebuild the model of a checkpoint, without Lightning or Hydra.
+
+    Raises:
+        UserError: as `read`, or when the weights do not fit the model that the recipe describes.
+    """
+    content = read(path)
+    vocabulary = Vocabulary.from_dict(content["vocabulary"])
+    model = LanguageModel(len(vocabulary), **content["recipe"]["model"])
+    weights = {
+        name.removeprefix(PREFIX): value for name, value in content["state_dict"].items() if name.startswith(PREFIX)
+    }
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise UserError(f"checkpoint={path} holds weights that do not fit its recipe: {error}") from error
+    return Loaded(model.to(device).eval(), vocabulary, content["recipe"], content["corpus"])
+
+
+def newest(folder: Path) -> Path:
+    """The last.ckpt written last below `folder`.
+
+    Raises:
+        UserError: when there is none, naming the folder that was searched.
+    """
+    found = sorted(folder.glob("**/checkpoints/last.ckpt"), key=lambda file: file.stat().st_mtime)
+    if not found:
+        raise UserError(f"resume=last found no checkpoints/last.ckpt below {folder}; give resume=PATH instead.")
+    return found[-1]

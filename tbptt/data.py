@@ -1,0 +1,145 @@
+"""A text as training, validation and test windows."""
+
+import logging
+import platform
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from tbptt.errors import check_choice, check_integer
+from tbptt.streams import WindowLoader
+from tbptt.text import Corpus, Vocabulary, read_corpus
+
+log = logging.getLogger(__name__)
+
+
+class TextDataModule(L.LightningDataModule):
+    """Reads a corpus, makes the vocabulary from its training part, and serves the windows of each part.
+
+    Args:
+        level: "word" or "char".
+        path: text file, None for the text that Python itself carries.
+        val_path: validation file, None to cut `val_fraction` off the end of `path`.
+        test_path: test file, None to cut `test_fraction` off the end of `path`.
+        val_fraction: share of the text for validation.
+        test_fraction: share of the text for the test.
+        encoding: of the files.
+        lowercase: fold case before counting.
+        normalize: Unicode normal form, None to leave the text as it is.
+        min_count: rarer tokens of the training text become the unknown one.
+        max_vocab: most tokens to keep, None for all.
+        batch_size: streams of the training text, over all processes.
+        eval_batch_size: streams of the validation and test texts; with 1 each token but the first is scored, in context.
+        window_steps: steps of a window.
+        reset: "epoch" or "never": when the training state starts anew.
+    """
+
+    corpus: Corpus
+    vocabulary: Vocabulary
+
+    def __init__(
+        self,
+        *,
+        level: str,
+        path: str | None,
+        val_path: str | None,
+        test_path: str | None,
+        val_fraction: float,
+        test_fraction: float,
+        encoding: str,
+        lowercase: bool,
+        normalize: str | None,
+        min_count: int,
+        max_vocab: int | None,
+        batch_size: int,
+        eval_batch_size: int,
+        window_steps: int,
+        reset: str,
+    ) -> None:
+        super().__init__()
+        check_integer("data.batch_size", batch_size, 1, "it counts the streams trained side by side")
+        check_integer("data.eval_batch_size", eval_batch_size, 1, "it counts the streams evaluated side by side")
+        check_integer("bptt.window", window_steps, 1, "it counts the steps of a window")
+        check_choice("bptt.reset", reset, ("epoch", "never"))
+        self.batch_size = batch_size
+        self.eval_batch_size = eval_batch_size
+        self.window_steps = window_steps
+        self.reset = reset
+        self.corpus = read_corpus(level, path, val_path, test_path, val_fraction, test_fraction, encoding)
+        self.vocabulary = self._build_vocabulary(level, min_count, max_vocab, lowercase, normalize)
+        self.tokens = {part: self._encode(getattr(self.corpus, part)) for part in ("train", "validation", "test")}
+        self._train = self.train_loader()
+
+    def _build_vocabulary(
+        self, level: str, min_count: int, max_vocab: int | None, lowercase: bool, normalize: str | None
+    ) -> Vocabulary:
+        """From the training part only; an unknown token is added where another part needs one to be scored at all."""
+        options = {"min_count": min_count, "max_vocab": max_vocab, "lowercase": lowercase, "normalize": normalize}
+        vocabulary = Vocabulary.build(self.corpus.train, level, **options)  # type: ignore[arg-type]
+        if vocabulary.has_unknown:
+            return vocabulary
+        others = (self.corpus.validation, self.corpus.test)
+        if not any(vocabulary.unknown_symbols(text) for text in others if text):
+            return vocabulary
+        return Vocabulary.build(self.corpus.train, level, need_unknown=True, **options)  # type: ignore[arg-type]
+
+    def _encode(self, text: str) -> Tensor:
+        return torch.from_numpy(self.vocabulary.encode(text)) if text else torch.empty(0, dtype=torch.uint8)
+
+    def train_loader(self, rank: int = 0, world_size: int = 1) -> WindowLoader:
+        """The training windows of one of `world_size` processes."""
+        return WindowLoader(
+            self.tokens["train"],
+            self.batch_size,
+            self.window_steps,
+            reset=self.reset,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def evaluation_loader(self, part: str) -> WindowLoader | None:
+        """The windows of "validation" or "test", None where there is no such part.
+
+        A text too short for `eval_batch_size` streams gets as many as it can fill.
+        """
+        tokens = self.tokens[part]
+        streams = min(self.eval_batch_size, len(tokens) // 2)
+        return WindowLoader(tokens, streams, self.window_steps) if streams else None
+
+    def train_dataloader(self) -> WindowLoader:
+        """The training windows of this process."""
+        trainer = self.trainer
+        return self.train_loader(trainer.global_rank, trainer.world_size) if trainer else self.train_loader()
+
+    def val_dataloader(self) -> WindowLoader | None:
+        """The validation windows; every process evaluates the whole text."""
+        return self.evaluation_loader("validation")
+
+    def test_dataloader(self) -> WindowLoader | None:
+        """The test windows."""
+        return self.evaluation_loader("test")
+
+    def report(self) -> None:
+        """Log what was read: source, checksum, sizes, unknown shares, spare tokens, cold starts."""
+        log.info("text: %s", self.corpus.source)
+        log.info("checksum: sha256 %s (Python %s)", self.corpus.sha256, platform.python_version())
+        log.info("vocabulary: %s types from the training part", f"{len(self.vocabulary):,}")
+        for part, tokens in self.tokens.items():
+            if len(tokens):
+                log.info("%s: %s", part, self._describe(part, tokens))
+            else:
+                log.info("%s: none (no path, and the fraction gives fewer than 2 tokens)", part)
+
+    def _describe(self, part: str, tokens: Tensor) -> str:
+        text = f"{len(tokens):,} tokens of {tokens.dtype}".replace("torch.", "")
+        if self.vocabulary.has_unknown:
+            text += f", {(tokens == 0).sum().item() / len(tokens):.2%} unknown"
+        loader = self._train if part == "train" else self.evaluation_loader(part)
+        assert loader is not None
+        text += f", {loader.batch_size} streams, {len(loader)} windows, {loader.spare} spare"
+        if part != "train" and loader.batch_size > 1:
+            text += f", {loader.batch_size} cold starts"
+        if part != "train" and loader.batch_size < self.eval_batch_size:
+            text += f" (too short for data.eval_batch_size={self.eval_batch_size})"
+        return text

@@ -1,0 +1,56 @@
+"""Loss as a sum of nats and a count of tokens, and the units people quote.
+
+A mean of window means is wrong as soon as one window is shorter than the rest; sums and counts are right for every
+window length, batch size and number of devices.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def perplexity(nats: float) -> float:
+    """exp(nats per token); infinite, not an error, where the exponential overflows."""
+    try:
+        return math.exp(nats)
+    except OverflowError:
+        return math.inf
+
+
+def bits(nats: float) -> float:
+    """nats / ln 2: bits per token, which for characters is bits per character (bpc)."""
+    return nats / math.log(2)
+
+
+class TokenLoss:
+    """A running sum of nats and count of tokens.
+
+    The sum stays a tensor on its device until it is asked for, so adding never makes a GPU wait.
+    """
+
+    def __init__(self) -> None:
+        self._sum: Tensor | None = None
+        self.tokens = 0
+
+    def add(self, nats: Tensor, tokens: int) -> None:
+        """Add `nats`, the 0-dimensional sum over `tokens` targets."""
+        # MPS has no float64; everywhere else a whole epoch is summed without rounding that matters.
+        exact = nats.detach() if nats.device.type == "mps" else nats.detach().to(torch.float64)
+        self._sum = exact if self._sum is None else self._sum + exact
+        self.tokens += tokens
+
+    @property
+    def nats(self) -> float:
+        """Nats per token; NaN when no token was added."""
+        return math.nan if self._sum is None else self._sum.item() / self.tokens
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the nats per token."""
+        return perplexity(self.nats)
+
+    @property
+    def bits(self) -> float:
+        """Bits per token."""
+        return bits(self.nats)

@@ -1,0 +1,212 @@
+"""The training engine: a window is a batch, and the state lives on between batches.
+
+Lightning's automatic optimization does the rest, so clipping, accumulation, precision, schedulers and step counts keep
+their meaning. Shapes: window `(T, B)`, carry `(L, B, H)`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from tbptt.errors import UserError
+from tbptt.metrics import TokenLoss
+from tbptt.state import State
+from tbptt.streams import Window
+
+OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
+SchedulerFactory = Callable[[Optimizer], LRScheduler]
+
+
+class TBPTTModule(L.LightningModule, ABC):
+    """Truncated BPTT for any model: run the window from the carry, detach, keep.
+
+    There are three kinds of state, and none touches another: the training carry (here), the evaluation carry (here,
+    fresh for each validation or test), and the state of sampling (in `tbptt.sample`).
+
+    Args:
+        model: the network; its parameters are trained.
+        optimizer: makes the optimizer from the parameters.
+        scheduler: makes the learning-rate schedule from the optimizer, None for a constant rate.
+        interval: "step" to advance the schedule after each update, "epoch" after each pass over the text.
+            A `ReduceLROnPlateau` advances after each validation instead, on the validation loss.
+        recipe: what built this run, in plain types; saved in every checkpoint.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        optimizer: OptimizerFactory,
+        scheduler: SchedulerFactory | None,
+        interval: str,
+        recipe: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.recipe = recipe
+        self.gradient_norm: Tensor | None = None
+        self.train_loss = TokenLoss()
+        self.evaluation_loss = TokenLoss()
+        self._optimizer = optimizer
+        self._scheduler = scheduler
+        self._interval = interval
+        self._carry: State | None = None
+        self._evaluation_carry: State | None = None
+        self._saved_rng: dict[str, Any] | None = None
+
+    # What a task says.
+
+    @abstractmethod
+    def initial_state(self, streams: int) -> State:
+        """The state at the start of a text, for that many streams."""
+
+    @abstractmethod
+    def window_loss(self, window: Window, state: State) -> tuple[Tensor, State]:
+        """Mean nats per target of a window, with its gradient, and the state after it."""
+
+    @abstractmethod
+    def window_nats(self, window: Window, state: State) -> tuple[Tensor, State]:
+        """Sum of nats over a window's targets, without a gradient, and the state after it."""
+
+    @abstractmethod
+    def metrics(self, part: str, loss: TokenLoss) -> dict[str, float]:
+        """What to report of a whole text: names `part/...` and values."""
+
+    # What is the same for all.
+
+    def training_step(self, window: Window, batch_idx: int) -> dict[str, Any]:
+        """Loss of one window from the carry; the carry moves on, without its history."""
+        loss, state = self.window_loss(window, self._enter(self._carry, window))
+        self._carry = state.detach()
+        targets = window.y.numel()
+        nats = loss.detach()
+        self.train_loss.add(nats * targets, targets)
+        # Lightning divides `loss` in place of the one returned when it accumulates gradients.
+        return {"loss": loss, "nats": nats, "targets": targets}
+
+    def validation_step(self, window: Window, batch_idx: int) -> None:
+        """Add one window to the loss of the text that is evaluated."""
+        nats, state = self.window_nats(window, self._enter(self._evaluation_carry, window))
+        self._evaluation_carry = state
+        self.evaluation_loss.add(nats, window.y.numel())
+
+    def test_step(self, window: Window, batch_idx: int) -> None:
+        """As in validation."""
+        self.validation_step(window, batch_idx)
+
+    def _enter(self, carry: State | None, window: Window) -> State:
+        """The state a window starts from: the carry, with fresh columns where a text begins."""
+        streams = window.x.shape[1]
+        if carry is None:
+            return self.initial_state(streams)
+        if carry.batch_size != streams:
+            raise UserError(
+                f"data.batch_size must stay the one the saved state has: it holds {carry.batch_size} streams here, "
+                f"but a window has {streams}; resume with the batch size that was trained with."
+            )
+        return carry if window.reset is None else carry.reset_rows(window.reset, self.initial_state(streams))
+
+    def on_train_start(self) -> None:
+        """Put the random generators where the checkpoint had them; nothing before this draws from them for training."""
+        if self._carry is not None:
+            self._carry = self._carry.to(self.device)
+        if self._saved_rng is not None:
+            torch.set_rng_state(self._saved_rng["cpu"])
+            if self._saved_rng["cuda"] and torch.cuda.is_available():
+                torch.cuda.set_rng_state(self._saved_rng["cuda"][0], self.device)
+            self._saved_rng = None
+
+    def on_train_epoch_start(self) -> None:
+        """Start the loss of a new pass."""
+        self.train_loss = TokenLoss()
+
+    def on_validation_epoch_start(self) -> None:
+        """Start the evaluation of a text from its beginning."""
+        self._evaluation_carry, self.evaluation_loss = None, TokenLoss()
+
+    def on_test_epoch_start(self) -> None:
+        """As in validation."""
+        self.on_validation_epoch_start()
+
+    def on_validation_epoch_end(self) -> None:
+        """Report the validation loss; advance a schedule that waits for it."""
+        self._report("val")
+        if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
+            for config in self.trainer.lr_scheduler_configs:
+                if isinstance(config.scheduler, ReduceLROnPlateau):
+                    config.scheduler.step(self.evaluation_loss.nats)
+
+    def _report(self, part: str) -> None:
+        # Every process evaluates the whole text, so the numbers are equal and need no exchange. They go to the logger
+        # from here, since Lightning would count their step from 0 where training's updates count from 1.
+        numbers = self.metrics(part, self.evaluation_loss)
+        self.log_dict(numbers, logger=False)
+        if self.trainer.logger is not None and not self.trainer.sanity_checking:
+            self.trainer.logger.log_metrics(numbers, step=self.trainer.global_step)
+
+    def on_test_epoch_end(self) -> None:
+        """Report the test loss."""
+        self._report("test")
+
+    def configure_optimizers(self) -> Any:
+        """The optimizer and, where there is one, the schedule with its interval."""
+        optimizer = self._optimizer(self.parameters())
+        if self._scheduler is None:
+            return optimizer
+        schedule = {"scheduler": self._scheduler(optimizer), "interval": self._interval, "reduce_on_plateau": False}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Advance a schedule; a plateau one is advanced by validation, so that a checkpoint made there holds it."""
+        if not isinstance(scheduler, ReduceLROnPlateau):
+            scheduler.step()
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip, and keep the gradient's norm from before clipping: one pass for both."""
+        if gradient_clip_algorithm == "value":
+            self.gradient_norm = torch.nn.utils.get_total_norm(_gradients(self.parameters()))
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        elif gradient_clip_val:
+            self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
+        else:
+            self.gradient_norm = torch.nn.utils.get_total_norm(_gradients(self.parameters()))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the recipe, the training carry of all processes and the state of the random generators."""
+        checkpoint["recipe"] = self.recipe
+        checkpoint["carry"] = None if self._carry is None else self._all_columns(self._carry).to_dict()
+        cuda = [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
+        checkpoint["rng"] = {"cpu": torch.get_rng_state(), "cuda": cuda}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take them back."""
+        carry = checkpoint["carry"]
+        self._carry = None if carry is None else self._own_columns(State.from_dict(carry))
+        self._saved_rng = checkpoint["rng"]
+
+    def _all_columns(self, carry: State) -> State:
+        """The carry of all processes side by side, by global column."""
+        if self.trainer.world_size == 1:
+            return carry
+        return carry.map(lambda part: torch.cat(list(self.all_gather(part)), dim=1))
+
+    def _own_columns(self, carry: State) -> State:
+        """This process' columns of the carry of all."""
+        share = carry.batch_size // self.trainer.world_size
+        begin = self.trainer.global_rank * share
+        return carry.map(lambda whole: whole[:, begin : begin + share].contiguous())
+
+
+def _gradients(parameters: Iterator[nn.Parameter]) -> list[Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]

@@ -1,0 +1,96 @@
+"""The language model: embedding -> dropout -> core -> dropout -> head.
+
+Shapes, time-major: tokens `(T, B)` int64, hidden `(T, B, H)`, logits `(T, B, V)`, state `(L, B, H)`.
+"""
+
+from torch import Tensor, nn
+
+from tbptt.errors import UserError, check_choice, check_integer
+from tbptt.nn.core import Core
+from tbptt.nn.head import Head
+from tbptt.state import State
+
+
+class LanguageModel(nn.Module):
+    """Predicts the next token of each stream. A plain module: it knows neither text nor trainer.
+
+    Embedding and output weights start uniform in ±0.1, the output bias at zero, the core as torch makes it.
+
+    Args:
+        vocab_size: number of tokens `V`.
+        cell: "lstm", "gru" or "rnn".
+        embedding_size: width `E` of the embedding.
+        hidden_size: width `H` of each recurrent layer.
+        num_layers: depth `L`.
+        dropout: probability on the embedding, between layers and on the output, with one layer too.
+        tie_weights: let the output projection share the embedding's weight (Press and Wolf 2017); needs `E == H`.
+        learn_initial_state: start texts from a trained state instead of zeros.
+        nonlinearity: "tanh" or "relu" for "rnn", None for the others.
+
+    Raises:
+        UserError: for a value out of range or widths that cannot be tied, naming the key.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        *,
+        cell: str,
+        embedding_size: int,
+        hidden_size: int,
+        num_layers: int,
+        dropout: float,
+        tie_weights: bool,
+        learn_initial_state: bool,
+        nonlinearity: str | None = None,
+    ) -> None:
+        super().__init__()
+        check_integer("vocab_size", vocab_size, 1, "it counts the distinct tokens")
+        check_integer("model.embedding_size", embedding_size, 1, "it is the width of the embedding")
+        check_choice("model.tie_weights", tie_weights, (True, False))
+        if tie_weights and embedding_size != hidden_size:
+            raise UserError(
+                f"model.tie_weights=true needs equal widths, but model.embedding_size={embedding_size} and "
+                f"model.hidden_size={hidden_size}; make them equal or set model.tie_weights=false."
+            )
+        self.embedding = nn.Embedding(vocab_size, embedding_size)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        self.core = Core(
+            cell,
+            input_size=embedding_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            dropout=dropout,
+            learn_initial_state=learn_initial_state,
+            nonlinearity=nonlinearity,
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.head = Head(hidden_size, vocab_size)
+        if tie_weights:
+            self.head.projection.weight = self.embedding.weight
+
+    def initial_state(self, batch_size: int) -> State:
+        """The state at the start of a text, for `batch_size` streams."""
+        return self.core.initial_state(batch_size)
+
+    def hidden(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Outputs `(T, B, H)` of the core for `tokens` `(T, B)`, and the state after the last step."""
+        if state is None:
+            state = self.initial_state(tokens.shape[1])
+        outputs, after = self.core(self.dropout(self.embedding(tokens)), state)
+        return self.dropout(outputs), after
+
+    def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Logits `(T, B, V)` of the token after each of `tokens` `(T, B)`, and the state after the last step."""
+        hidden, after = self.hidden(tokens, state)
+        return self.head(hidden), after
+
+    def loss(self, tokens: Tensor, targets: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Mean nats per token of `targets` `(T, B)`, with its gradient, and the state after the last step."""
+        hidden, after = self.hidden(tokens, state)
+        return self.head.loss(hidden, targets), after
+
+    def nats(self, tokens: Tensor, targets: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Sum of nats of `targets` `(T, B)`, without a gradient, and the state after the last step."""
+        hidden, after = self.hidden(tokens, state)
+        return self.head.nats(hidden, targets), after

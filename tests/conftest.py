@@ -1,0 +1,110 @@
+"""Shared by the tests: recipes composed as on the command line, small texts, and runs inside this process."""
+
+import os
+
+# Before torch starts its threads: a test machine is often shared, and waiting threads that spin stop each other.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+from tbptt.build import CONFIGS, build, plain, quiet_lightning
+from tbptt.run import Run, train
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = (
+    "model.embedding_size=12",
+    "model.hidden_size=16",
+    "model.num_layers=2",
+    "data.batch_size=4",
+    "bptt.window=9",
+    "trainer.max_epochs=1",
+    "trainer.accelerator=cpu",
+    "callbacks.progress.every_seconds=1000",
+)
+
+
+def compose_recipe(*overrides: str, name: str = "train") -> dict[str, Any]:
+    """The plain recipe that these command-line overrides give."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return plain(compose(name, overrides=list(overrides)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What `command` does before a run; and no test may depend on the folder it runs in.
+    quiet_lightning()
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+
+
+@pytest.fixture
+def abcd(tmp_path: Path) -> Path:
+    path = tmp_path / "abcd.txt"
+    path.write_text("abcd" * 500)
+    return path
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    """1,200 lines of a small made grammar: enough to learn, quick to train on."""
+    draw = random.Random(3)
+    subjects, verbs, places = ["the cat", "a dog", "my aunt"], ["sat", "slept", "sang"], ["on the mat", "in the sun"]
+    lines = [f"{draw.choice(subjects)} {draw.choice(verbs)} {draw.choice(places)}" for _ in range(1200)]
+    path = tmp_path / "words.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Run]:
+    """Build a small run from overrides, in a folder of its own."""
+    count = iter(range(1000))
+
+    def make_run(*overrides: str) -> Run:
+        folder = tmp_path / f"run{next(count)}"
+        folder.mkdir()
+        return build(compose_recipe(*SMALL, *overrides), folder)
+
+    return make_run
+
+
+@pytest.fixture
+def trained(make: Callable[..., Run]) -> Callable[..., tuple[Run, dict[str, Any]]]:
+    """Build and train a small run."""
+
+    def train_run(*overrides: str) -> tuple[Run, dict[str, Any]]:
+        run = make(*overrides)
+        return run, train(run)
+
+    return train_run
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in run.task.state_dict().items()}
+
+
+def assert_equal_weights(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        assert torch.equal(value, right[name]), name
+
+
+def script(name: str, *overrides: str, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a script as a user does, from the folder `cwd`."""
+    command = [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *overrides]
+    return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=300, check=False)
