@@ -15,7 +15,7 @@ from tbptt.text import read_text
 
 
 @command("evaluate")
-def main(recipe: dict[str, Any], folder: Path) -> None:
+def main(recipe: dict[str, Any], _folder: Path) -> None:
     """Print one line of numbers."""
     loaded = tbptt.load(recipe["checkpoint"], recipe["device"])
     if recipe["path"] is None:

@@ -27,7 +27,7 @@ def read_prompt(recipe: dict[str, Any]) -> str:
 
 
 @command("sample")
-def main(recipe: dict[str, Any], folder: Path) -> None:
+def main(recipe: dict[str, Any], _folder: Path) -> None:
     """Print the prompt and what the model writes after it."""
     loaded = tbptt.load(recipe["checkpoint"], recipe["device"])
     prompt = read_prompt(recipe)

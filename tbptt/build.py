@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from tbptt import checkpoint
 from tbptt.callbacks import Checkpoints, Monitor
-from tbptt.data import TextDataModule
+from tbptt.data import TextDataModule, limited
 from tbptt.errors import UserError, check_choice, check_integer, check_number
 from tbptt.module import OptimizerFactory, SchedulerFactory
 from tbptt.nn import LanguageModel
@@ -225,9 +225,7 @@ def length(trainer: L.Trainer, windows: int) -> tuple[int | None, int | None]:
 
     Computed here: asking Lightning for it while the optimizer is made drops the position of a resumed run.
     """
-    limit = trainer.limit_train_batches
-    used = int(windows * limit) if isinstance(limit, float) else windows if limit is None else min(windows, limit)
-    per_epoch = math.ceil(used / trainer.accumulate_grad_batches)
+    per_epoch = math.ceil(limited(windows, trainer.limit_train_batches) / trainer.accumulate_grad_batches)
     epochs = trainer.max_epochs if trainer.max_epochs is not None and trainer.max_epochs > 0 else None
     bounds = [trainer.max_steps] if trainer.max_steps > 0 else []
     bounds += [epochs * per_epoch] if epochs else []

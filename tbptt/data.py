@@ -14,6 +14,13 @@ from tbptt.text import Corpus, Vocabulary, read_corpus
 log = logging.getLogger(__name__)
 
 
+def limited(windows: int, limit: float | None) -> int:
+    """How many of so many windows Lightning uses under a limit: a share (float), a number (int), or all (None)."""
+    if limit is None:
+        return windows
+    return int(windows * limit) if isinstance(limit, float) else min(windows, limit)
+
+
 class TextDataModule(L.LightningDataModule):
     """Reads a corpus, makes the vocabulary from its training part, and serves the windows of each part.
 
@@ -87,13 +94,14 @@ class TextDataModule(L.LightningDataModule):
     def _encode(self, text: str) -> Tensor:
         return torch.from_numpy(self.vocabulary.encode(text)) if text else torch.empty(0, dtype=torch.uint8)
 
-    def train_loader(self, rank: int = 0, world_size: int = 1) -> WindowLoader:
+    def train_loader(self, rank: int = 0, world_size: int = 1, pass_windows: int | None = None) -> WindowLoader:
         """The training windows of one of `world_size` processes."""
         return WindowLoader(
             self.tokens["train"],
             self.batch_size,
             self.window_steps,
             reset=self.reset,
+            pass_windows=pass_windows,
             rank=rank,
             world_size=world_size,
         )
@@ -110,7 +118,10 @@ class TextDataModule(L.LightningDataModule):
     def train_dataloader(self) -> WindowLoader:
         """The training windows of this process."""
         trainer = self.trainer
-        return self.train_loader(trainer.global_rank, trainer.world_size) if trainer else self.train_loader()
+        if trainer is None:
+            return self._train
+        windows = limited(len(self._train), trainer.limit_train_batches)
+        return self.train_loader(trainer.global_rank, trainer.world_size, windows)
 
     def val_dataloader(self) -> WindowLoader | None:
         """The validation windows; every process evaluates the whole text."""

@@ -19,7 +19,7 @@ def perplexity(nats: float) -> float:
 
 
 def bits(nats: float) -> float:
-    """nats / ln 2: bits per token, which for characters is bits per character (bpc)."""
+    """Nats / ln 2: bits per token, which for characters is bits per character (bpc)."""
     return nats / math.log(2)
 
 
@@ -47,7 +47,7 @@ class TokenLoss:
 
     @property
     def perplexity(self) -> float:
-        """exp of the nats per token."""
+        """Exp of the nats per token."""
         return perplexity(self.nats)
 
     @property

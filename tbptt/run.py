@@ -49,12 +49,14 @@ def train(run: Run) -> dict[str, Any]:
     run.data.report()
     parameters = sum(parameter.numel() for parameter in run.task.parameters())
     log.info("model: %s parameters", f"{parameters:,}")
-    if run.resume is not None:
-        prepare_resume(run, run.resume)
+    done = 0 if run.resume is None else prepare_resume(run, run.resume)
     run.trainer.fit(run.task, datamodule=run.data, ckpt_path=run.resume, weights_only=True)
-    if not run.trainer.global_step:
-        raise UserError("training made no update: trainer.max_epochs, max_steps or limit_train_batches is 0.")
-    numbers = {"train/loss": run.task.train_loss.nats}
+    if run.trainer.global_step == done:
+        raise UserError(
+            f"training made no update beyond the {done} that were made before: trainer.max_epochs, trainer.max_steps "
+            "and trainer.limit_train_batches must leave something to do; raise the one that ends the run."
+        )
+    numbers: dict[str, float | None] = {"train/loss": run.task.train_loss.nats}
     if run.trainer.limit_val_batches and run.checkpoints.validated_step != run.trainer.global_step:
         run.trainer.validate(run.task, datamodule=run.data, verbose=False)
     numbers |= validation_numbers(run)
@@ -78,8 +80,12 @@ def train(run: Run) -> dict[str, Any]:
     return result
 
 
-def prepare_resume(run: Run, path: Path) -> None:
-    """Refuse a checkpoint of another model or vocabulary; bring the best weights so far into this run's folder."""
+def prepare_resume(run: Run, path: Path) -> int:
+    """Refuse a checkpoint of another model or vocabulary; bring the best weights so far into this run's folder.
+
+    Returns:
+        the number of updates made before.
+    """
     content = checkpoint.read(path)
     theirs, ours = content["recipe"]["model"], run.task.recipe["model"]
     for key in sorted(theirs.keys() | ours.keys()):
@@ -95,18 +101,23 @@ def prepare_resume(run: Run, path: Path) -> None:
             f"resume={path} was trained with another vocabulary than this text gives (symbols in one and not in the "
             f"other: {names}); resume with the text it was trained on."
         )
-    log.info("resume: %s, after update %d", path, content["global_step"])
-    best = path.parent / "best.ckpt"
-    step = content["callbacks"].get("checkpoints", {}).get("best_step", -1)
-    if step < 0 or not run.trainer.is_global_zero:
+    done: int = content["global_step"]
+    log.info("resume: %s, after update %d", path, done)
+    if run.trainer.is_global_zero:
+        bring_best(run, path.parent / "best.ckpt", content["callbacks"].get("checkpoints", {}).get("best_step", -1))
+    return done
+
+
+def bring_best(run: Run, best: Path, step: int) -> None:
+    """Copy the best weights so far, those after update `step`, into this run's folder; -1 stands for none."""
+    target = best_path(run.trainer)
+    if step < 0 or target.resolve() == best.resolve():
         return
     if not best.is_file() or checkpoint.read(best)["global_step"] != step:
-        log.warning("the best weights of update %d are not beside %s: they are not brought along", step, path)
+        log.warning("the best weights, of update %d, are not beside %s: they are not brought along", step, best.parent)
         return
-    target = best_path(run.trainer)
-    if target.resolve() != best.resolve():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(best, target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(best, target)
 
 
 def validation_numbers(run: Run) -> dict[str, float | None]:

@@ -74,11 +74,13 @@ def sample(
     if vocabulary.has_unknown and not allow_unknown:
         allowed[0] = -math.inf
     tokens = torch.from_numpy(vocabulary.encode(prompt, final_end_of_line=False, key="prompt")).long()
+    if not length:
+        return ""
     training = model.training
     model.eval()
     try:
         written: list[int] = []
-        if not len(tokens) and length:
+        if not len(tokens):
             written.append(_first(vocabulary, allowed, generator))
             tokens = torch.tensor(written)
         logits, state = _read(model, tokens)
@@ -103,7 +105,7 @@ def _read(model: LanguageModel, tokens: Tensor, state: State | None = None) -> t
     """Logits `(V,)` after `tokens` `(N,)`, and the state there."""
     device = next(model.parameters()).device
     logits = torch.empty(0)
-    for piece in tokens.split(PROMPT_STEPS):
+    for piece in torch.split(tokens, PROMPT_STEPS):
         hidden, state = model.hidden(piece.view(-1, 1).to(device), state)
         logits = model.head(hidden[-1, 0])
     return logits, state

@@ -35,6 +35,7 @@ class WindowLoader:
         batch_size: streams `B`.
         window_steps: steps `T` of a window.
         reset: "epoch" marks the first window of each pass for a fresh state, "never" none of them.
+        pass_windows: windows after which a pass is over and the position is 0 again, when it is cut short.
         rank: which part of the streams this process gets.
         world_size: number of such parts.
 
@@ -49,6 +50,7 @@ class WindowLoader:
         window_steps: int,
         *,
         reset: str = "epoch",
+        pass_windows: int | None = None,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
@@ -74,6 +76,7 @@ class WindowLoader:
         share = batch_size // world_size
         streams = tokens[: batch_size * (steps + 1)].view(batch_size, steps + 1)
         self._streams = streams[rank * share : (rank + 1) * share]
+        self._pass = len(self) if pass_windows is None else min(pass_windows, len(self))
         self._next = 0
         self._start = 0
 
@@ -103,7 +106,7 @@ class WindowLoader:
         for index in range(start, len(self)):
             # Set before the window is given: a state saved while it is in use names the one after it, and after
             # the last one the first of the next pass.
-            self._next = (index + 1) % len(self)
+            self._next = (index + 1) % self._pass
             yield self[index]
 
     def state_dict(self) -> dict[str, int]:

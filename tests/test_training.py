@@ -8,9 +8,9 @@ import lightning as L
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import assert_equal_weights, weights
 from torch import Tensor, nn
 
-from conftest import assert_equal_weights, weights
 from tbptt.callbacks import Samples
 from tbptt.run import Run
 from tbptt.streams import Window

@@ -42,6 +42,11 @@ class Checkpoints(Checkpoint):
         self.best_step = state_dict["best_step"]
         self.validated_step = state_dict["validated_step"]
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forget a best whose weights did not come along with a resumed run."""
+        if self.best_step >= 0 and not best_path(trainer).is_file():
+            self.best_loss, self.best_step = math.inf, -1
+
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save `best` where the loss is, and `last` where training goes on."""
         if trainer.sanity_checking:
@@ -57,6 +62,18 @@ class Checkpoints(Checkpoint):
             mark = " (best so far)" if improved else ""
             log.info("validation: loss %.4f, perplexity %.2f%s", loss.nats, loss.perplexity, mark)
         if trainer.state.fn == "fit":
+            # Also where this update was saved before its validation: a schedule may have moved since.
+            self._saved_step = -1
+            self._save_last(trainer)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save `last` where training stops in the middle of a pass.
+
+        Later is too late: Lightning then counts the pass as done, and a resumed run would leave out the rest of it.
+        """
+        if trainer.should_stop or 0 < trainer.max_steps <= trainer.global_step:
             self._save_last(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

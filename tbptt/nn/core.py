@@ -3,9 +3,8 @@
 Shapes, time-major: inputs `(T, B, E)`, outputs `(T, B, H)`, state `(L, B, H)`.
 """
 
-from torch import Tensor, nn
-
 import torch
+from torch import Tensor, nn
 
 from tbptt.errors import UserError, check_choice, check_integer, check_number
 from tbptt.state import State

@@ -1,0 +1,173 @@
+"""Every YAML is used, and a wrong value is one plain sentence."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from conftest import SMALL, compose_recipe
+from tbptt.build import CONFIGS, build
+from tbptt.errors import UserError
+from tbptt.run import Run, train
+
+Make = Callable[..., Run]
+
+GROUPS = ("data", "model", "task", "bptt", "optimizer", "scheduler", "trainer", "callbacks", "logger", "experiment")
+CHOICES = [
+    (group, path.stem)
+    for group in GROUPS
+    for path in sorted((CONFIGS / group).glob("*.yaml"))
+    if not path.stem.startswith("_")
+]
+
+
+def test_all_groups_are_there() -> None:
+    assert {group for group, _ in CHOICES} == set(GROUPS)
+
+
+@pytest.mark.parametrize(("group", "name"), CHOICES, ids=lambda value: str(value))
+def test_every_choice_trains(make: Make, words: Path, group: str, name: str) -> None:
+    run = make(f"{group}={name}", f"data.path={words}", "trainer.limit_train_batches=3", "model.embedding_size=16", "data.batch_size=4")
+    result = train(run)
+    assert result["steps"] == 3 * run.trainer.max_epochs  # type: ignore[operator]
+    assert math.isfinite(result["train/loss"])
+    assert math.isfinite(result["val/loss"])
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_no_yaml_is_empty(path: Path) -> None:
+    assert yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def test_the_recipe_holds_plain_types_only() -> None:
+    def walk(value: Any) -> None:
+        if type(value) is dict:
+            for key, item in value.items():
+                assert type(key) is str
+                walk(item)
+        elif type(value) is list:
+            for item in value:
+                walk(item)
+        else:
+            assert value is None or type(value) in (int, float, str, bool), value
+
+    walk(compose_recipe("scheduler=onecycle", "optimizer=adam"))
+
+
+REFUSED = [
+    ("optimizer.lr=fast", "optimizer.lr must be a number of at least 0, but it is 'fast'"),
+    ("optimizer.lr=-1", "optimizer.lr must be a number of at least 0, but it is -1"),
+    ("data.batch_size=2.5", "data.batch_size must be an integer of at least 1, but it is 2.5"),
+    ("data.batch_size=0", "data.batch_size must be an integer of at least 1"),
+    ("data.batch_size=1000000", "need a text of at least 2000000 tokens"),
+    ("data.eval_batch_size=0", "data.eval_batch_size must be an integer"),
+    ("bptt.window=0", "bptt.window must be an integer of at least 1"),
+    ("bptt.window=-1", "bptt.window must be an integer of at least 1"),
+    ("bptt.reset=sometimes", "bptt.reset must be one of epoch, never"),
+    ("model.dropout=1.5", "model.dropout must be a number of at least 0 and less than 1, but it is 1.5"),
+    ("model.dropout=-0.1", "model.dropout must be a number"),
+    ("model.cell=lstmm", "model.cell must be one of lstm, gru, rnn.*did you mean lstm"),
+    ("+model.bidirectional=true", "model.bidirectional is not a key of LanguageModel"),
+    ("+data.shuffle=true", "data.shuffle is not a key of TextDataModule"),
+    ("+data.pth=x", "data.pth is not a key of TextDataModule; did you mean data.path"),
+    ("+optimizer.momentun=0.9", "optimizer.momentun is not a key of AdamW"),
+    ("+trainer.max_epoch=3", "trainer.max_epoch is not a key of .*did you mean trainer.max_epochs"),
+    ("trainer.accelerator=abacus", "trainer: Trainer refuses these values: .*abacus"),
+    ("trainer.gradient_clip_val=-1", "trainer.gradient_clip_val must be a number of at least 0"),
+    ("optimizer._target_=os.system", "optimizer._target_ must start with one of tbptt"),
+    ("optimizer._target_=torch.optim.Adamm", "optimizer._target_ must name a class"),
+    ("scheduler.interval=week", "scheduler.interval must be one of step, epoch"),
+    ("seed=007", "seed must be an integer of at least 0, but it is '007'"),
+    ("seed=-1", "seed must be an integer of at least 0"),
+    ("~callbacks.checkpoints", "callbacks must hold one Checkpoints"),
+    ("data.val_fraction=1.0", "data.val_fraction must be a number"),
+    ("data.path=nowhere.txt", "data.path must .*nowhere.txt"),
+    ("trainer.max_steps=0", "training made no update"),
+]
+
+
+@pytest.mark.parametrize(("override", "message"), REFUSED, ids=[override for override, _ in REFUSED])
+def test_a_wrong_value_is_refused_by_name(words: Path, tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        train(build(compose_recipe(*SMALL, f"data.path={words}", override), tmp_path))
+
+
+def test_a_schedule_without_an_end_is_refused(make: Make, words: Path) -> None:
+    with pytest.raises(UserError, match="scheduler needs to know how long training lasts"):
+        make(f"data.path={words}", "trainer.max_epochs=-1", "scheduler=cosine")
+    make(f"data.path={words}", "trainer.max_epochs=-1", "scheduler=constant")
+
+
+FORMULAS: dict[str, Callable[[int], float]] = {
+    "constant": lambda _: 0.1,
+    "cosine": lambda n: 0.05 * (1 + math.cos(math.pi * n / 20)),
+    "step scheduler.step_size=2 scheduler.gamma=0.3": lambda n: 0.1 * 0.3 ** (n // 5 // 2),
+    "step scheduler.interval=step scheduler.step_size=3": lambda n: 0.1 * 0.5 ** (n // 3),
+    "exponential": lambda n: 0.1 * 0.95 ** (n // 5),
+    "exponential scheduler.interval=step": lambda n: 0.1 * 0.95**n,
+    "cosine scheduler.interval=epoch": lambda n: 0.05 * (1 + math.cos(math.pi * (n // 5) / 4)),
+}
+
+
+@pytest.mark.parametrize("scheduler", FORMULAS)
+def test_learning_rates_follow_their_formula(make: Make, words: Path, scheduler: str) -> None:
+    """4 epochs of 5 updates; `n` counts the updates made before."""
+    seen: list[float] = []
+    run = make(
+        f"data.path={words}",
+        *f"scheduler={scheduler}".split(),
+        "optimizer.lr=0.1",
+        "trainer.max_epochs=4",
+        "trainer.limit_train_batches=5",
+        "trainer.limit_val_batches=0",
+    )
+    step = run.task.optimizer_step
+
+    def watched(*args: Any, **more: Any) -> None:
+        seen.append(args[2].param_groups[0]["lr"])
+        step(*args, **more)
+
+    run.task.optimizer_step = watched  # type: ignore[method-assign]
+    run.trainer.fit(run.task, datamodule=run.data)
+    assert seen == pytest.approx([FORMULAS[scheduler](n) for n in range(20)], rel=1e-6)
+
+
+def test_onecycle_rises_to_the_rate_and_falls(make: Make, words: Path) -> None:
+    run = make(f"data.path={words}", "scheduler=onecycle", "optimizer.lr=0.1", "trainer.max_steps=30")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    expected = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=0.1, total_steps=30, pct_start=0.1, cycle_momentum=False
+    )
+    configured = run.task.configure_optimizers()["lr_scheduler"]["scheduler"]
+    assert configured.total_steps == expected.total_steps == 30
+    assert configured.get_last_lr() == pytest.approx(expected.get_last_lr())
+
+
+def test_plateau_divides_when_validation_stalls(make: Make, words: Path) -> None:
+    run = make(
+        f"data.path={words}",
+        "scheduler=plateau",
+        "optimizer.lr=0.0",
+        "trainer.max_epochs=4",
+        "trainer.limit_train_batches=5",
+    )
+    run.trainer.fit(run.task, datamodule=run.data)
+    plateau = run.trainer.lr_scheduler_configs[0].scheduler
+    assert plateau.num_bad_epochs == 0
+    assert plateau.last_epoch == 4
+    assert plateau.best == pytest.approx(run.task.evaluation_loss.nats)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "rmsprop"])
+def test_optimizers_are_fused_where_torch_has_it(make: Make, words: Path, name: str) -> None:
+    run = make(f"data.path={words}", f"optimizer={name}", "scheduler=constant")
+    optimizer = run.task.configure_optimizers()
+    assert bool(optimizer.defaults.get("fused")) == (name != "rmsprop")
+
+
+def test_clipping_is_on_by_default() -> None:
+    assert compose_recipe()["trainer"]["gradient_clip_val"] == 1.0
