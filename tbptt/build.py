@@ -14,6 +14,7 @@ from typing import Any
 import hydra
 import lightning as L
 import torch
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -89,6 +90,14 @@ def plain(config: DictConfig) -> Recipe:
         raise UserError(f"{error.full_key}: {error}") from error
     assert isinstance(recipe, dict)
     return {str(key): value for key, value in recipe.items()}
+
+
+def compose_recipe(overrides: list[str], name: str = "train") -> Recipe:
+    """The recipe that these command-line overrides give, in a process that is no `command` too."""
+    if GlobalHydra.instance().is_initialized():
+        return plain(hydra.compose(name, overrides=overrides))
+    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return plain(hydra.compose(name, overrides=overrides))
 
 
 def build(recipe: Recipe, folder: Path) -> Run:

@@ -42,7 +42,9 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
-        raise UserError(f"checkpoint={file} cannot be read ({type(error).__name__}): damaged, or of another program.") from error
+        raise UserError(
+            f"checkpoint={file} cannot be read ({type(error).__name__}): damaged, or of another program."
+        ) from error
     needed = {"state_dict", "recipe", "vocabulary", "corpus"}
     if not isinstance(content, dict) or not needed <= content.keys():
         raise UserError(f"checkpoint={file} was not written by this program: it must hold {', '.join(sorted(needed))}.")

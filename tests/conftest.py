@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
-from tbptt.build import CONFIGS, build, plain, quiet_lightning
+from tbptt.build import build, compose_recipe, quiet_lightning
 from tbptt.run import Run, train
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,12 +29,6 @@ SMALL = (
     "trainer.accelerator=cpu",
     "callbacks.progress.every_seconds=1000",
 )
-
-
-def compose_recipe(*overrides: str, name: str = "train") -> dict[str, Any]:
-    """The plain recipe that these command-line overrides give."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return plain(compose(name, overrides=list(overrides)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -78,7 +71,7 @@ def make(tmp_path: Path) -> Callable[..., Run]:
     def make_run(*overrides: str) -> Run:
         folder = tmp_path / f"run{next(count)}"
         folder.mkdir()
-        return build(compose_recipe(*SMALL, *overrides), folder)
+        return build(compose_recipe([*SMALL, *overrides]), folder)
 
     return make_run
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
-from conftest import SMALL, compose_recipe
-from tbptt.build import CONFIGS, build
+from conftest import SMALL
+from tbptt.build import CONFIGS, build, compose_recipe
 from tbptt.errors import UserError
 from tbptt.run import Run, train
 
@@ -31,7 +31,13 @@ def test_all_groups_are_there() -> None:
 
 @pytest.mark.parametrize(("group", "name"), CHOICES, ids=lambda value: str(value))
 def test_every_choice_trains(make: Make, words: Path, group: str, name: str) -> None:
-    run = make(f"{group}={name}", f"data.path={words}", "trainer.limit_train_batches=3", "model.embedding_size=16", "data.batch_size=4")
+    run = make(
+        f"{group}={name}",
+        f"data.path={words}",
+        "trainer.limit_train_batches=3",
+        "model.embedding_size=16",
+        "data.batch_size=4",
+    )
     result = train(run)
     assert result["steps"] == 3 * run.trainer.max_epochs  # type: ignore[operator]
     assert math.isfinite(result["train/loss"])
@@ -55,7 +61,7 @@ def test_the_recipe_holds_plain_types_only() -> None:
         else:
             assert value is None or type(value) in (int, float, str, bool), value
 
-    walk(compose_recipe("scheduler=onecycle", "optimizer=adam"))
+    walk(compose_recipe(["scheduler=onecycle", "optimizer=adam"]))
 
 
 REFUSED = [
@@ -93,7 +99,7 @@ REFUSED = [
 @pytest.mark.parametrize(("override", "message"), REFUSED, ids=[override for override, _ in REFUSED])
 def test_a_wrong_value_is_refused_by_name(words: Path, tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        train(build(compose_recipe(*SMALL, f"data.path={words}", override), tmp_path))
+        train(build(compose_recipe([*SMALL, f"data.path={words}", override]), tmp_path))
 
 
 def test_a_schedule_without_an_end_is_refused(make: Make, words: Path) -> None:
@@ -170,4 +176,4 @@ def test_optimizers_are_fused_where_torch_has_it(make: Make, words: Path, name: 
 
 
 def test_clipping_is_on_by_default() -> None:
-    assert compose_recipe()["trainer"]["gradient_clip_val"] == 1.0
+    assert compose_recipe([])["trainer"]["gradient_clip_val"] == 1.0

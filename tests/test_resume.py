@@ -14,7 +14,12 @@ Make = Callable[..., Run]
 
 SCHEDULERS = ["constant", "cosine", "onecycle", "step", "exponential", "plateau"]
 # 20 windows an epoch; validation in the middle of an epoch and at its end.
-COMMON = ("model.dropout=0.5", "trainer.limit_train_batches=20", "trainer.val_check_interval=0.5", "trainer.max_epochs=3")
+COMMON = (
+    "model.dropout=0.5",
+    "trainer.limit_train_batches=20",
+    "trainer.val_check_interval=0.5",
+    "trainer.max_epochs=3",
+)
 
 
 def last(run: Run) -> Path:

@@ -6,12 +6,13 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from tbptt.callbacks.meter import Meter
+from tbptt.callbacks.stopwatch import Stopwatch
+from tbptt.metrics import TokenLoss
 from tbptt.module import TBPTTModule
 
 
 class Monitor(L.Callback):
-    """Logs `train/loss` (nats per token) and `train/gradient_norm` of each update, learning rate and speed.
+    """Logs `train/loss` (nats per token), `train/gradient_norm` and `train/learning_rate` of each update, and the speed.
 
     Values wait on the device and are fetched together every `every_n_updates` updates, at the end of each pass and of
     training, so that logging does not make a GPU wait at each step and no run, however short, is without a point.
@@ -20,10 +21,10 @@ class Monitor(L.Callback):
 
     def __init__(self, every_n_updates: int) -> None:
         self.every_n_updates = every_n_updates
-        self.total = Meter()
-        self._since = Meter()
-        self._window = Meter()
-        self._rows: list[tuple[int, Meter, Tensor | None, float]] = []
+        self.total = Stopwatch()
+        self._since = Stopwatch()
+        self._update = TokenLoss()
+        self._rows: list[tuple[int, TokenLoss, Tensor | None, float]] = []
         self._step = 0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -42,14 +43,16 @@ class Monitor(L.Callback):
     ) -> None:
         """Add a window; close a row when the optimizer has stepped."""
         assert isinstance(pl_module, TBPTTModule)
-        for meter in (self.total, self._since, self._window):
-            meter.add(outputs["nats"], outputs["targets"])
+        targets = outputs["targets"]
+        self._update.add(outputs["nats"] * targets, targets)
+        self.total.targets += targets
+        self._since.targets += targets
         if trainer.global_step == self._step:
             return
         self._step = trainer.global_step
         learning_rate = float(trainer.optimizers[0].param_groups[0]["lr"])
-        self._rows.append((self._step, self._window, pl_module.gradient_norm, learning_rate))
-        self._window = Meter()
+        self._rows.append((self._step, self._update, pl_module.gradient_norm, learning_rate))
+        self._update = TokenLoss()
         if self._step % self.every_n_updates == 0:
             self._flush(trainer)
 
@@ -76,7 +79,7 @@ class Monitor(L.Callback):
         if not self._rows:
             return
         rows, self._rows = self._rows, []
-        losses = [row[1].loss.nats for row in rows]
+        losses = [row[1].nats for row in rows]
         norms = [] if rows[-1][2] is None else torch.stack([row[2] for row in rows if row[2] is not None]).tolist()
         speed = self._since.tokens_per_second * trainer.world_size
         self._since.restart()

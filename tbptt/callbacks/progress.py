@@ -9,8 +9,8 @@ import rich
 from rich.live import Live
 from rich.text import Text
 
-from tbptt.callbacks.meter import Meter
-from tbptt.metrics import perplexity
+from tbptt.callbacks.stopwatch import Stopwatch
+from tbptt.metrics import TokenLoss, perplexity
 from tbptt.module import TBPTTModule
 
 log = logging.getLogger(__name__)
@@ -35,11 +35,12 @@ class Progress(L.Callback):
 
     def __init__(self, every_seconds: float) -> None:
         self.every_seconds = every_seconds
-        self._meter = Meter()
+        self._loss = TokenLoss()
+        self._recent = Stopwatch()
         self._live: Live | None = None
         self._shown = time.perf_counter()
         self._done_at_start = 0
-        self._all = Meter()
+        self._all = Stopwatch()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Open the live line where the output is a terminal."""
@@ -52,21 +53,22 @@ class Progress(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Let the clocks run."""
-        self._meter.run()
+        self._recent.run()
         self._all.run()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Add a window, and show it when it is time to."""
-        self._meter.add(outputs["nats"], outputs["targets"])
+        self._loss.add(outputs["nats"] * outputs["targets"], outputs["targets"])
+        self._recent.targets += outputs["targets"]
         wait = self.every_seconds if self._live is None else LIVE_SECONDS
         if trainer.is_global_zero and time.perf_counter() - self._shown >= wait:
             self._show(trainer, batch_idx + 1)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop the clocks."""
-        self._meter.pause()
+        self._recent.pause()
         self._all.pause()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -77,7 +79,7 @@ class Progress(L.Callback):
             log.info(
                 "epoch %d done: train loss %.4f, perplexity %.2f", trainer.current_epoch + 1, nats, perplexity(nats)
             )
-        self._meter.pause()
+        self._recent.pause()
         self._all.pause()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -95,8 +97,8 @@ class Progress(L.Callback):
 
     def _show(self, trainer: L.Trainer, window: int) -> None:
         windows = int(trainer.num_training_batches)
-        nats = self._meter.loss.nats
-        speed = self._meter.tokens_per_second * trainer.world_size
+        nats = self._loss.nats
+        speed = self._recent.tokens_per_second * trainer.world_size
         share, left = self._share_and_seconds_left(trainer)
         epoch = f"epoch {trainer.current_epoch + 1}" + (
             f"/{trainer.max_epochs}" if (trainer.max_epochs or 0) > 0 else ""
@@ -112,7 +114,8 @@ class Progress(L.Callback):
             self._live.update(
                 Text(f"{'━' * full}{'╌' * (BAR_WIDTH - full)}  {line}", no_wrap=True, overflow="ellipsis")
             )
-        self._meter.restart()
+        self._loss = TokenLoss()
+        self._recent.restart()
         self._shown = time.perf_counter()
 
     def _share_and_seconds_left(self, trainer: L.Trainer) -> tuple[float, str]:

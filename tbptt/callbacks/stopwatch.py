@@ -1,26 +1,18 @@
-"""Loss and speed of a stretch of training."""
+"""Speed of a stretch of training."""
 
 import time
 
-from torch import Tensor
 
-from tbptt.metrics import TokenLoss
-
-
-class Meter:
-    """Sums loss, targets and seconds between two readings.
+class Stopwatch:
+    """Counts targets and seconds.
 
     The clock stands while it is paused, so validation, sampling and saving do not count as training time.
     """
 
     def __init__(self) -> None:
-        self.loss = TokenLoss()
+        self.targets = 0
         self._seconds = 0.0
         self._since: float | None = None
-
-    def add(self, loss: Tensor, targets: int) -> None:
-        """Add a window: its mean nats, 0-dimensional, over so many targets."""
-        self.loss.add(loss * targets, targets)
 
     def run(self) -> None:
         """Let the clock go on, if it stands."""
@@ -41,10 +33,10 @@ class Meter:
     @property
     def tokens_per_second(self) -> float:
         """Targets per second of training."""
-        return self.loss.tokens / self.seconds if self.seconds else 0.0
+        return self.targets / self.seconds if self.seconds else 0.0
 
     def restart(self) -> None:
-        """Forget all sums; a clock that runs goes on."""
-        self.loss, self._seconds = TokenLoss(), 0.0
+        """Forget all counts; a clock that runs goes on."""
+        self.targets, self._seconds = 0, 0.0
         if self._since is not None:
             self._since = time.perf_counter()
