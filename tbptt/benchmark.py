@@ -64,7 +64,7 @@ WORKS = {
 
 
 def made_text(work: Work, windows: int) -> str:
-    """Random text with exactly the types of `work`, frequent ones as in natural text (Zipf's law), the last a newline."""
+    """Random text with exactly the types of `work`; word frequencies follow Zipf's law, as in natural text."""
     draw = random.Random(0)  # noqa: S311 - no secret
     count = work.streams * (work.window_steps * windows + 1)
     if work.level == "char":
@@ -109,7 +109,7 @@ def plain_loop(run: Run, windows: int) -> list[float]:
         state = tuple(part.detach() for part in state) if isinstance(state, tuple) else state.detach()
         loss: Tensor = F.cross_entropy(out(F.dropout(hidden, dropout)).flatten(0, 1), y.flatten())
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         if device.type == "cuda":

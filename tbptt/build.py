@@ -39,6 +39,13 @@ TARGETS = ("tbptt.", "torch.optim.", "lightning.pytorch.loggers.", "lightning.py
 # Where torch has one kernel for all parameters, on these devices.
 FUSED = ("torch.optim.Adam", "torch.optim.AdamW", "torch.optim.SGD")
 
+# What people ask for and cannot have, with the reason.
+NEVER = {
+    "model.bidirectional": "a bidirectional language model would see the very token it must predict",
+    "data.shuffle": "windows come in the order of the text, or the state carried between them means nothing",
+    "data.num_workers": "windows are slices of memory, which no worker process could bring sooner",
+}
+
 log = logging.getLogger(__name__)
 
 
@@ -159,6 +166,8 @@ def call(function: Callable[..., Any], key: str, values: dict[str, Any], **passe
     free = any(item.kind is item.VAR_KEYWORD for item in names.values())
     known = [name for name, item in names.items() if item.kind is not item.VAR_KEYWORD and name not in passed]
     for name in values:
+        if f"{key}.{name}" in NEVER:
+            raise UserError(f"{key}.{name} cannot be set: {NEVER[f'{key}.{name}']}.")
         if name not in known and not free:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {key}.{near[0]}?" if near else f"it has {', '.join(known)}."

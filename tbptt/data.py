@@ -37,7 +37,7 @@ class TextDataModule(L.LightningDataModule):
         min_count: rarer tokens of the training text become the unknown one.
         max_vocab: most tokens to keep, None for all.
         batch_size: streams of the training text, over all processes.
-        eval_batch_size: streams of the validation and test texts; with 1 each token but the first is scored, in context.
+        eval_batch_size: streams of validation and test; with 1 each token but the first is scored, in context.
         window_steps: steps of a window.
         reset: "epoch" or "never": when the training state starts anew.
     """

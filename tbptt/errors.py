@@ -10,7 +10,7 @@ class UserError(ValueError):
 
 
 def refusal(key: str, rule: str, given: object, remedy: str) -> UserError:
-    """Build the one sentence every refusal has: `KEY must RULE, but it is GIVEN; REMEDY.`"""
+    """Build the one sentence every refusal has: `KEY must RULE, but it is GIVEN; REMEDY.`."""
     return UserError(f"{key} must {rule}, but it is {given!r}; {remedy}.")
 
 

@@ -121,6 +121,9 @@ class TBPTTModule(L.LightningModule, ABC):
             if self._saved_rng["cuda"] and torch.cuda.is_available():
                 torch.cuda.set_rng_state(self._saved_rng["cuda"][0], self.device)
             self._saved_rng = None
+        elif self.global_rank:
+            # Other streams, other dropout masks; the weights were drawn alike before.
+            torch.manual_seed(torch.initial_seed() + self.global_rank)
 
     def on_train_epoch_start(self) -> None:
         """Start the loss of a new pass."""
@@ -202,7 +205,7 @@ class TBPTTModule(L.LightningModule, ABC):
         return carry.map(lambda part: torch.cat(list(self.all_gather(part)), dim=1))
 
     def _own_columns(self, carry: State) -> State:
-        """This process' columns of the carry of all."""
+        """Take this process' columns of the carry of all."""
         share = carry.batch_size // self.trainer.world_size
         begin = self.trainer.global_rank * share
         return carry.map(lambda whole: whole[:, begin : begin + share].contiguous())

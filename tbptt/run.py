@@ -67,7 +67,7 @@ def train(run: Run) -> dict[str, Any]:
         "vocab_size": len(run.data.vocabulary),
         **numbers,
         "tokens_per_second": run.monitor.total.tokens_per_second * run.trainer.world_size,
-        "peak_memory_mib": peak_memory_mib(),
+        "peak_memory_mib": peak_memory_mib(run.trainer.strategy.root_device),
         "seed": run.seed,
         "best_checkpoint": str(best_path(run.trainer)) if run.checkpoints.best_step >= 0 else None,
         "last_checkpoint": str(last_path(run.trainer)),
@@ -152,10 +152,10 @@ def test_numbers(run: Run) -> dict[str, float | None]:
     return {"test/loss": loss.nats, f"test/{unit(level)}": quoted(level, loss)}
 
 
-def peak_memory_mib() -> float | None:
-    """Largest memory in MiB: of the GPU's tensors where there is one, else resident memory of the process."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
+def peak_memory_mib(device: torch.device) -> float | None:
+    """Largest memory in MiB: tensors on the GPU if that is the device, else resident memory of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
     if sys.platform == "win32":
         return None
     import resource

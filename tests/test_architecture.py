@@ -1,6 +1,8 @@
 """The rooms and what each may import, held to the code."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest

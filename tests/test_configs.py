@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-
 from conftest import SMALL
+
 from tbptt.build import CONFIGS, build, compose_recipe
 from tbptt.errors import UserError
 from tbptt.run import Run, train
@@ -77,8 +77,8 @@ REFUSED = [
     ("model.dropout=1.5", "model.dropout must be a number of at least 0 and less than 1, but it is 1.5"),
     ("model.dropout=-0.1", "model.dropout must be a number"),
     ("model.cell=lstmm", "model.cell must be one of lstm, gru, rnn.*did you mean lstm"),
-    ("+model.bidirectional=true", "model.bidirectional is not a key of LanguageModel"),
-    ("+data.shuffle=true", "data.shuffle is not a key of TextDataModule"),
+    ("+model.bidirectional=true", "model.bidirectional cannot be set: a bidirectional language model would see"),
+    ("+data.shuffle=true", "data.shuffle cannot be set: windows come in the order of the text"),
     ("+data.pth=x", "data.pth is not a key of TextDataModule; did you mean data.path"),
     ("+optimizer.momentun=0.9", "optimizer.momentun is not a key of AdamW"),
     ("+trainer.max_epoch=3", "trainer.max_epoch is not a key of .*did you mean trainer.max_epochs"),

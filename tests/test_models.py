@@ -1,3 +1,4 @@
+import itertools
 import math
 import warnings
 from typing import Any
@@ -67,7 +68,7 @@ def test_one_window_of_the_whole_text_is_full_bptt(cell: str, nonlinearity: str 
     hidden = [torch.zeros(3, 7, dtype=torch.float64)] * (2 if cell == "lstm" else 1)
     nats = torch.zeros((), dtype=torch.float64)
     w_ih, w_hh, b_ih, b_hh = (parameters[f"core.rnn.{n}_l0"] for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-    for x, y in zip(tokens[:-1], tokens[1:], strict=True):
+    for x, y in itertools.pairwise(tokens):
         left = parameters["embedding.weight"][x] @ w_ih.T + b_ih
         right = hidden[0] @ w_hh.T + b_hh
         if cell == "lstm":

@@ -124,7 +124,7 @@ def test_callbacks_do_without_a_logger_or_a_metric(trained: Trained, abcd: Path,
 def test_a_text_without_a_validation_part(trained: Trained, tmp_path: Path) -> None:
     path = tmp_path / "tiny.txt"
     path.write_text("abcabcabcabc")
-    run, result = trained("data=char", f"data.path={path}", "data.batch_size=2")
+    _run, result = trained("data=char", f"data.path={path}", "data.batch_size=2")
     assert result["val/loss"] is None
     assert result["test/loss"] is None
     assert result["best_checkpoint"] is None
@@ -168,7 +168,7 @@ def test_best_is_the_lowest_validation_loss_and_last_the_newest_state(trained: T
         "trainer.gradient_clip_val=null",
     )
     best, last = (torch.load(run.folder / "checkpoints" / f"{n}.ckpt", weights_only=True) for n in ("best", "last"))
-    losses = {step: value for step, value in events(run)["val/loss"]}
+    losses = dict(events(run)["val/loss"])
     finite = {step: value for step, value in losses.items() if math.isfinite(value)}
     assert best["global_step"] == min(finite, key=lambda step: finite[step]) < 60
     assert last["global_step"] == 60

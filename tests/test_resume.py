@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import assert_equal_weights
 
-from conftest import assert_equal_weights, weights
 from tbptt.errors import UserError
 from tbptt.run import Run, train
 

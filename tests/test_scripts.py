@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-
 from conftest import ROOT, SMALL, script
+
 from tbptt.run import Run
 
 Trained = Callable[..., tuple[Run, dict[str, Any]]]
@@ -154,7 +154,7 @@ def test_a_terminal_shows_a_bar(tmp_path: Path, words: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path: Path, words: Path) -> None:
-    """Data parallel on two CPU processes: the same model as from one, and the carry of all streams in the checkpoint."""
+    """Data parallel on two CPU processes: the same model as from one, and the carry of all streams is saved."""
     states = []
     for devices, strategy in ((1, "auto"), (2, "ddp")):
         folder = tmp_path / f"ranks{devices}"

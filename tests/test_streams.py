@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 
@@ -49,7 +51,7 @@ def test_windows_are_continuous_in_every_stream_of_every_process(world_size: int
         assert torch.equal(torch.cat([part[index].x for part in parts], dim=1), window.x)
         assert torch.equal(torch.cat([part[index].y for part in parts], dim=1), window.y)
     for part in parts:
-        for before, after in zip(part, part[1:], strict=False):
+        for before, after in itertools.pairwise(part):
             assert torch.equal(after.x[0], before.y[-1])
 
 

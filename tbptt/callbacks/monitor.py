@@ -12,7 +12,7 @@ from tbptt.module import TBPTTModule
 
 
 class Monitor(L.Callback):
-    """Logs `train/loss` (nats per token), `train/gradient_norm` and `train/learning_rate` of each update, and the speed.
+    """Logs `train/loss` (nats per token), `train/gradient_norm`, `train/learning_rate` of each update, and the speed.
 
     Values wait on the device and are fetched together every `every_n_updates` updates, at the end of each pass and of
     training, so that logging does not make a GPU wait at each step and no run, however short, is without a point.

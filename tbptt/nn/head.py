@@ -31,7 +31,7 @@ class Head(nn.Module):
 
     @torch.no_grad()
     def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Sum of nats, 0-dimensional, without a gradient; rows go in chunks, so memory does not grow with `T * B * V`."""
+        """Sum of nats, 0-dimensional, without a gradient; in row chunks, so memory does not grow with `T * B * V`."""
         rows, labels = hidden.flatten(0, 1), targets.flatten()
         chunk = max(1, EVALUATION_LOGITS // self.projection.out_features)
         total = torch.zeros((), device=hidden.device, dtype=torch.float32 if hidden.is_mps else torch.float64)
