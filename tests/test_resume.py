@@ -69,6 +69,26 @@ def test_the_best_weights_come_along(make: Make, words: Path) -> None:
     assert last(first).read_bytes() == content, "the run that was resumed is as it was"
 
 
+@pytest.mark.parametrize("name", ["last", "best"])
+def test_the_best_of_a_validation_after_training_comes_along(make: Make, words: Path, name: str) -> None:
+    """Stopped in mid-epoch before any validation: the one at the end is remembered, and either file goes on exactly."""
+    base = [f"data.path={words}", "model.dropout=0.5", "trainer.limit_train_batches=20", "scheduler=constant"]
+    whole = make(*base, "trainer.max_steps=20")
+    train(whole)
+    first = make(*base, "trainer.max_steps=7")
+    before = train(first)
+    assert {path.name for path in last(first).parent.iterdir()} == {"best.ckpt", "last.ckpt"}
+    second = make(*base, "trainer.max_steps=20", f"resume={first.folder}/checkpoints/{name}.ckpt")
+    after = train(second)
+    assert second.trainer.global_step == 20
+    ours, theirs = (torch.load(last(run), weights_only=True)["state_dict"] for run in (second, whole))
+    assert_equal_weights(ours, theirs)
+    assert after["val/loss"] < before["val/loss"]
+    third = make(*base, "trainer.max_steps=8", "optimizer.lr=50", f"resume={first.folder}")
+    third.trainer.fit_loop.epoch_loop.max_steps = 8
+    assert train(third)["val/loss"] <= before["val/loss"]
+
+
 def test_a_best_that_is_gone_is_forgotten(make: Make, words: Path) -> None:
     base = [f"data.path={words}", "trainer.limit_train_batches=20", "scheduler=constant"]
     first = make(*base)

@@ -2,10 +2,12 @@
 
 import logging
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Checkpoint
 
 from tbptt.module import TBPTTModule
@@ -53,18 +55,34 @@ class Checkpoints(Checkpoint):
             return
         assert isinstance(pl_module, TBPTTModule)
         loss = pl_module.evaluation_loss
-        improved = bool(loss.tokens) and loss.nats < self.best_loss and math.isfinite(loss.nats)
+        # All processes save together or none does, so one of them decides.
+        improved = trainer.strategy.broadcast(loss.nats < self.best_loss and math.isfinite(loss.nats))
         self.validated_step = trainer.global_step
         if improved:
             self.best_loss, self.best_step = loss.nats, trainer.global_step
-            trainer.save_checkpoint(best_path(trainer))
         if trainer.is_global_zero:
             mark = " (best so far)" if improved else ""
             log.info("validation: loss %.4f, perplexity %.2f%s", loss.nats, loss.perplexity, mark)
         if trainer.state.fn == "fit":
+            if improved:
+                trainer.save_checkpoint(best_path(trainer))
             # Also where this update was saved before its validation: a schedule may have moved since.
             self._saved_step = -1
             self._save_last(trainer)
+        elif trainer.is_global_zero:
+            self._amend(last_path(trainer), best_path(trainer) if improved else None)
+
+    def _amend(self, last: Path, best: Path | None) -> None:
+        """Write what a validation after training has found into the state that training saved.
+
+        A state saved anew would not do: Lightning counts the pass as done once training has stopped.
+        """
+        content = torch.load(last, map_location="cpu", weights_only=True)
+        content["callbacks"][self.state_key] = self.state_dict()
+        for path in filter(None, (last, best)):
+            part = path.with_suffix(".part")
+            torch.save(content, part)
+            os.replace(part, path)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
