@@ -119,8 +119,7 @@ def build(recipe: Recipe, folder: Path) -> Run:
     """
     check_integer("seed", recipe["seed"], 0, "it starts all random generators")
     L.seed_everything(recipe["seed"], workers=True, verbose=False)
-    bptt = recipe["bptt"]
-    data = call(TextDataModule, "data", recipe["data"], window_steps=bptt["window"], reset=bptt["reset"])
+    data = call(TextDataModule, "data", recipe["data"], **call(truncation, "bptt", recipe["bptt"]))
     model = call(LanguageModel, "model", recipe["model"], vocab_size=len(data.vocabulary))
     callbacks = {name: instance(f"callbacks.{name}", section) for name, section in recipe["callbacks"].items()}
     logger = instance("logger", recipe["logger"], save_dir=str(folder)) if recipe["logger"]["_target_"] else None
@@ -148,6 +147,11 @@ def build(recipe: Recipe, folder: Path) -> Run:
         seed=recipe["seed"],
         resume=resume_path(recipe["resume"]),
     )
+
+
+def truncation(window: int, reset: str) -> dict[str, Any]:
+    """What the keys of `bptt` are to the data."""
+    return {"window_steps": window, "reset": reset}
 
 
 def without_missing_parts(section: Recipe, data: TextDataModule) -> Recipe:

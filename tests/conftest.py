@@ -2,7 +2,7 @@
 
 import os
 
-# Before torch starts its threads: a test machine is often shared, and waiting threads that spin stop each other.
+# As `import tbptt` does, but before pytest's plugins or this file load torch.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import random

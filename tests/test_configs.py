@@ -73,6 +73,7 @@ REFUSED = [
     ("data.eval_batch_size=0", "data.eval_batch_size must be an integer"),
     ("bptt.window=0", "bptt.window must be an integer of at least 1"),
     ("bptt.window=-1", "bptt.window must be an integer of at least 1"),
+    ("+bptt.windows=9", "bptt.windows is not a key of .*did you mean bptt.window"),
     ("bptt.reset=sometimes", "bptt.reset must be one of epoch, never"),
     ("model.dropout=1.5", "model.dropout must be a number of at least 0 and less than 1, but it is 1.5"),
     ("model.dropout=-0.1", "model.dropout must be a number"),
