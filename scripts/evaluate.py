@@ -21,7 +21,8 @@ def main(recipe: dict[str, Any], _folder: Path) -> None:
     if recipe["path"] is None:
         text, name = corpus_part(loaded.recipe["data"], recipe["part"], loaded.corpus["sha256"])
     else:
-        text, name = read_text("path", str(recipe["path"]), loaded.recipe["data"]["encoding"]), str(recipe["path"])
+        name = str(recipe["path"])
+        text = read_text("path", name, recipe["encoding"] or loaded.recipe["data"]["encoding"])
     sizes = {"batch_size": recipe["batch_size"], "window_steps": recipe["window"]}
     loss = evaluate_text(loaded.model, loaded.vocabulary, text, **sizes)
     print(

@@ -4,7 +4,6 @@ import difflib
 import functools
 import inspect
 import logging
-import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import EarlyStopping
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from torch import nn
@@ -25,8 +25,9 @@ from torch.optim import Optimizer
 
 from tbptt import checkpoint
 from tbptt.callbacks import Checkpoints, Monitor
-from tbptt.data import TextDataModule, limited
+from tbptt.data import TextDataModule
 from tbptt.errors import UserError, check_choice, check_integer, check_number
+from tbptt.length import limited, trainer_arguments, training_length
 from tbptt.module import OptimizerFactory, SchedulerFactory
 from tbptt.nn import LanguageModel
 from tbptt.run import Run
@@ -38,6 +39,9 @@ Recipe = dict[str, Any]
 TARGETS = ("tbptt.", "torch.optim.", "lightning.pytorch.loggers.", "lightning.pytorch.callbacks.")
 # Where torch has one kernel for all parameters, on these devices.
 FUSED = ("torch.optim.Adam", "torch.optim.AdamW", "torch.optim.SGD")
+
+SECTIONS = {"data", "model", "task", "bptt", "optimizer", "scheduler", "trainer", "callbacks", "logger"}
+SECTIONS |= {"seed", "resume"}
 
 # What people ask for and cannot have, with the reason.
 NEVER = {
@@ -74,11 +78,13 @@ def command(name: str) -> Callable[[Callable[[Recipe, Path], Any]], Callable[[],
 
 
 def quiet_lightning() -> None:
-    """Keep Lightning's start-up notices out of the log; its warnings stay, but for two that do not apply."""
+    """Keep Lightning's start-up notices out of the log; its warnings stay, but for three that do not apply."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     # Lightning asks torch in a way that newer torch wants otherwise; nothing a user could do about it.
     warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated", category=FutureWarning)
+    # So does this one, of a function that Lightning calls for us.
+    warnings.filterwarnings("ignore", message=".*all_gather.* is deprecated", category=FutureWarning)
     # Each process evaluates the whole text, so there is nothing to synchronise.
     warnings.filterwarnings("ignore", message=".*recommended to use `self.log.*sync_dist=True")
 
@@ -117,15 +123,30 @@ def build(recipe: Recipe, folder: Path) -> Run:
     Raises:
         UserError: for a value that cannot work, before anything is trained or written.
     """
+    check_keys(recipe)
+    resume = resume_path(recipe["resume"])
     check_integer("seed", recipe["seed"], 0, "it starts all random generators")
+    if recipe["seed"] >= 2**32:
+        raise UserError(f"seed must be less than 2 ** 32, but it is {recipe['seed']}; give a smaller one.")
     L.seed_everything(recipe["seed"], workers=True, verbose=False)
     data = call(TextDataModule, "data", recipe["data"], **call(truncation, "bptt", recipe["bptt"]))
     model = call(LanguageModel, "model", recipe["model"], vocab_size=len(data.vocabulary))
     callbacks = {name: instance(f"callbacks.{name}", section) for name, section in recipe["callbacks"].items()}
-    logger = instance("logger", recipe["logger"], save_dir=str(folder)) if recipe["logger"]["_target_"] else None
-    trainer = build_trainer(without_missing_parts(recipe["trainer"], data), list(callbacks.values()), logger, folder)
-    updates, epochs = length(trainer, len(data.train_loader()))
-    scheduler, interval = build_scheduler(recipe["scheduler"], updates, epochs)
+    logger = instance("logger", recipe["logger"], save_dir=str(folder)) if recipe["logger"].get("_target_") else None
+    section = trainer_arguments(recipe["trainer"], data.windows(), unused=model.core.initial_hidden is not None)
+    trainer = build_trainer(section, list(callbacks.values()), logger, folder)
+    # Asked of one process only: the others may start when it has begun to write.
+    taken = trainer.is_global_zero and (folder / "checkpoints").exists()
+    if taken and (resume is None or folder.resolve() not in resume.resolve().parents):
+        raise UserError(
+            f"hydra.run.dir={folder} holds a run already; give another folder, or go on with resume={folder}."
+        )
+    windows = limited(len(data.train_loader()), section.get("limit_train_batches"))
+    scheduler, interval = build_scheduler(recipe["scheduler"], *training_length(trainer, windows))
+    stops = any(isinstance(callback, EarlyStopping) for callback in callbacks.values())
+    if not trainer.limit_val_batches and (stops or "ReduceLROnPlateau" in str(recipe["scheduler"].get("_target_"))):
+        what = "callbacks=early_stopping" if stops else "scheduler=plateau"
+        raise UserError(f"{what} needs validation, and there is none; take another, or give data.val_path=FILE.")
     task = instance(
         "task",
         recipe["task"],
@@ -145,19 +166,20 @@ def build(recipe: Recipe, folder: Path) -> Run:
         monitor=one(callbacks, Monitor),
         folder=folder,
         seed=recipe["seed"],
-        resume=resume_path(recipe["resume"]),
+        resume=resume,
     )
+
+
+def check_keys(recipe: Recipe) -> None:
+    """Refuse a section that nothing reads."""
+    wrong = recipe.keys() - SECTIONS
+    if wrong:
+        raise UserError(f"{', '.join(sorted(wrong))}: no such key; the top level has {', '.join(sorted(SECTIONS))}.")
 
 
 def truncation(window: int, reset: str) -> dict[str, Any]:
     """What the keys of `bptt` are to the data."""
     return {"window_steps": window, "reset": reset}
-
-
-def without_missing_parts(section: Recipe, data: TextDataModule) -> Recipe:
-    """Lightning warns of a loader without batches, so it is told not to ask for a part the text does not have."""
-    parts = {"limit_val_batches": "validation", "limit_test_batches": "test"}
-    return section | {name: 0 for name, part in parts.items() if data.evaluation_loader(part) is None}
 
 
 def call(function: Callable[..., Any], key: str, values: dict[str, Any], **passed: Any) -> Any:
@@ -222,14 +244,8 @@ def one(callbacks: dict[str, Any], kind: type) -> Any:
     return found[0]
 
 
-def build_trainer(section: Recipe, callbacks: list[Any], logger: Any, folder: Path) -> L.Trainer:
+def build_trainer(values: Recipe, callbacks: list[Any], logger: Any, folder: Path) -> L.Trainer:
     """Lightning's trainer from its own arguments."""
-    values = dict(section)
-    check_number("trainer.gradient_clip_val", values.get("gradient_clip_val") or 0.0, "null or 0 clips nothing")
-    # Lightning counts whole-number intervals within an epoch and refuses longer ones; counted over the whole run they
-    # work for texts of any length.
-    if type(values.get("val_check_interval")) is int:
-        values.setdefault("check_val_every_n_epoch", None)
     ours = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
     trainer: L.Trainer = call(
         L.Trainer,
@@ -242,29 +258,16 @@ def build_trainer(section: Recipe, callbacks: list[Any], logger: Any, folder: Pa
     return trainer
 
 
-def length(trainer: L.Trainer, windows: int) -> tuple[int | None, int | None]:
-    """Optimizer updates and epochs of the whole run, None where nothing bounds them.
-
-    Computed here: asking Lightning for it while the optimizer is made drops the position of a resumed run.
-    """
-    per_epoch = math.ceil(limited(windows, trainer.limit_train_batches) / trainer.accumulate_grad_batches)
-    epochs = trainer.max_epochs if trainer.max_epochs is not None and trainer.max_epochs > 0 else None
-    bounds = [trainer.max_steps] if trainer.max_steps > 0 else []
-    bounds += [epochs * per_epoch] if epochs else []
-    updates = min(bounds) if bounds else None
-    if updates is not None and per_epoch:
-        epochs = math.ceil(updates / per_epoch)
-    return updates, epochs
-
-
 def build_optimizer(section: Recipe, trainer: L.Trainer) -> OptimizerFactory:
     """From parameters to an optimizer, fused where torch has it for the device."""
     values = dict(section)
+    device = trainer.strategy.root_device
     check_number("optimizer.lr", values.get("lr"), "it is the learning rate")
     # With a gradient scaler (16-mixed) a fused optimizer unscales by itself, and Lightning then refuses to clip.
-    plain_precision = trainer.precision != "16-mixed"
-    if values["_target_"] in FUSED and plain_precision and trainer.strategy.root_device.type in ("cpu", "cuda"):
-        values.setdefault("fused", True)
+    scaled = trainer.precision == "16-mixed"
+    chosen = {"fused", "foreach"} & values.keys()
+    if values.get("_target_") in FUSED and not (scaled or chosen) and device.type in ("cpu", "cuda"):
+        values["fused"] = True
 
     def make(parameters: Iterator[nn.Parameter]) -> Optimizer:
         optimizer: Optimizer = instance("optimizer", values, params=list(parameters))
@@ -283,7 +286,9 @@ def build_scheduler(section: Recipe, updates: int | None, epochs: int | None) ->
     values = dict(section)
     interval = values.pop("interval")
     check_choice("scheduler.interval", interval, ("step", "epoch"))
-    if values["_target_"] is None:
+    if values.get("_target_") is None:
+        if values.keys() - {"_target_"}:
+            raise UserError(f"scheduler=constant has no {', '.join(sorted(values.keys() - {'_target_'}))}.")
         return None, interval
     parameters = inspect.signature(target("scheduler", values)).parameters
     for name in {"T_max", "total_steps"} & set(parameters) - set(values):

@@ -30,24 +30,28 @@ class Loaded:
     corpus: dict[str, str]
 
 
-def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read(path: str | os.PathLike[str], key: str = "checkpoint") -> dict[str, Any]:
     """The raw content of a checkpoint, on the CPU.
 
     Raises:
         UserError: when there is no such file, or it is no checkpoint of this program.
     """
     file = Path(path).expanduser()
+    if file.is_dir():
+        # A run folder stands for its best weights.
+        best, last = (file / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
+        file = best if best.is_file() else last
     if not file.is_file():
-        raise UserError(f"checkpoint={file} must be a checkpoint file, but there is none; give checkpoints/best.ckpt.")
+        raise UserError(f"{key}={file} must be a checkpoint file, but there is none; give the path of a .ckpt file.")
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
         raise UserError(
-            f"checkpoint={file} cannot be read ({type(error).__name__}): damaged, or of another program."
+            f"{key}={file} cannot be read ({type(error).__name__}): damaged, or of another program."
         ) from error
     needed = {"state_dict", "recipe", "vocabulary", "corpus"}
     if not isinstance(content, dict) or not needed <= content.keys():
-        raise UserError(f"checkpoint={file} was not written by this program: it must hold {', '.join(sorted(needed))}.")
+        raise UserError(f"{key}={file} was not written by this program: it must hold {', '.join(sorted(needed))}.")
     return content
 
 
@@ -57,6 +61,9 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Lo
     Raises:
         UserError: as `read`, or when the weights do not fit the model that the recipe describes.
     """
+    where = torch.device(device)
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device={device} must be there, but torch sees no GPU; use device=cpu.")
     content = read(path)
     vocabulary = Vocabulary.from_dict(content["vocabulary"])
     model = LanguageModel(len(vocabulary), **content["recipe"]["model"])
@@ -67,7 +74,7 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Lo
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise UserError(f"checkpoint={path} holds weights that do not fit its recipe: {error}") from error
-    return Loaded(model.to(device).eval(), vocabulary, content["recipe"], content["corpus"])
+    return Loaded(model.to(where).eval(), vocabulary, content["recipe"], content["corpus"])
 
 
 def newest(folder: Path) -> Path:

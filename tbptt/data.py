@@ -8,17 +8,11 @@ import torch
 from torch import Tensor
 
 from tbptt.errors import check_choice, check_integer
+from tbptt.length import limited
 from tbptt.streams import WindowLoader
 from tbptt.text import Corpus, Vocabulary, read_corpus
 
 log = logging.getLogger(__name__)
-
-
-def limited(windows: int, limit: float | None) -> int:
-    """How many of so many windows Lightning uses under a limit: a share (float), a number (int), or all (None)."""
-    if limit is None:
-        return windows
-    return int(windows * limit) if isinstance(limit, float) else min(windows, limit)
 
 
 class TextDataModule(L.LightningDataModule):
@@ -115,6 +109,11 @@ class TextDataModule(L.LightningDataModule):
         streams = min(self.eval_batch_size, len(tokens) // 2)
         return WindowLoader(tokens, streams, self.window_steps) if streams else None
 
+    def windows(self) -> dict[str, int]:
+        """Windows of one pass over each part, 0 where there is no such part."""
+        validation, test = self.evaluation_loader("validation"), self.evaluation_loader("test")
+        return {"train": len(self._train), "val": len(validation or ()), "test": len(test or ())}
+
     def train_dataloader(self) -> WindowLoader:
         """The training windows of this process."""
         trainer = self.trainer
@@ -140,7 +139,7 @@ class TextDataModule(L.LightningDataModule):
             if len(tokens):
                 log.info("%s: %s", part, self._describe(part, tokens))
             else:
-                log.info("%s: none (no path, and the fraction gives fewer than 2 tokens)", part)
+                log.info("%s: none (no path, and the fraction gives fewer than 2 tokens, or is 0)", part)
 
     def _describe(self, part: str, tokens: Tensor) -> str:
         text = f"{len(tokens):,} tokens of {tokens.dtype}".replace("torch.", "")

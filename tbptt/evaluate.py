@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from tbptt.errors import UserError, check_choice
+from tbptt.errors import UserError, check_choice, check_integer
 from tbptt.metrics import TokenLoss
 from tbptt.nn import LanguageModel
 from tbptt.state import State
@@ -40,7 +40,14 @@ def evaluate_text(
     Raises:
         UserError: when the text is too short, or holds symbols that the vocabulary lacks and has no unknown for.
     """
+    check_integer("batch_size", batch_size, 1, "it counts the streams the text is read as")
+    check_integer("window", window_steps, 1, "it counts the steps at a time; the result does not depend on it")
     tokens = torch.from_numpy(vocabulary.encode(text, key="path"))
+    if len(tokens) < 2 * batch_size:
+        raise UserError(
+            f"batch_size={batch_size} streams need at least {2 * batch_size} tokens, but the text has {len(tokens)}; "
+            f"take batch_size=1 or a longer text."
+        )
     return evaluate(model, WindowLoader(tokens, batch_size, window_steps))
 
 

@@ -40,10 +40,27 @@ class TokenLoss:
         self._sum = exact if self._sum is None else self._sum + exact
         self.tokens += tokens
 
+    def add_mean(self, nats: Tensor, tokens: int) -> None:
+        """Add `nats`, the 0-dimensional mean over `tokens` targets."""
+        # Widened first: the product of a half-precision mean and a count would overflow or lose digits.
+        self.add(nats.detach().to(torch.float32 if nats.device.type == "mps" else torch.float64) * tokens, tokens)
+
+    def to_dict(self) -> dict[str, float]:
+        """Return sum and count, as a checkpoint keeps them."""
+        return {"nats": 0.0 if self._sum is None else self._sum.item(), "tokens": self.tokens}
+
+    @staticmethod
+    def from_dict(saved: dict[str, float], device: torch.device | str) -> "TokenLoss":
+        """Return the loss that `to_dict` described, summed on `device` from now on."""
+        loss = TokenLoss()
+        dtype = torch.float32 if torch.device(device).type == "mps" else torch.float64
+        loss.add(torch.tensor(saved["nats"], dtype=dtype, device=device), int(saved["tokens"]))
+        return loss
+
     @property
     def nats(self) -> float:
         """Nats per token; NaN when no token was added."""
-        return math.nan if self._sum is None else self._sum.item() / self.tokens
+        return math.nan if self._sum is None or not self.tokens else self._sum.item() / self.tokens
 
     @property
     def perplexity(self) -> float:

@@ -22,6 +22,9 @@ from tbptt.streams import Window
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
 
+# What torch's schedules derive from the number of steps of a run.
+LENGTHS = {"T_max", "total_steps", "_schedule_phases"}
+
 
 class TBPTTModule(L.LightningModule, ABC):
     """Truncated BPTT for any model: run the window from the carry, detach, keep.
@@ -58,7 +61,7 @@ class TBPTTModule(L.LightningModule, ABC):
         self._interval = interval
         self._carry: State | None = None
         self._evaluation_carry: State | None = None
-        self._saved_rng: dict[str, Any] | None = None
+        self._saved: dict[str, Any] | None = None
 
     # What a task says.
 
@@ -86,7 +89,7 @@ class TBPTTModule(L.LightningModule, ABC):
         self._carry = state.detach()
         targets = window.y.numel()
         nats = loss.detach()
-        self.train_loss.add(nats * targets, targets)
+        self.train_loss.add_mean(nats, targets)
         # Lightning divides `loss` in place of the one returned when it accumulates gradients.
         return {"loss": loss, "nats": nats, "targets": targets}
 
@@ -113,17 +116,42 @@ class TBPTTModule(L.LightningModule, ABC):
         return carry if window.reset is None else carry.reset_rows(window.reset, self.initial_state(streams))
 
     def on_train_start(self) -> None:
-        """Put the random generators where the checkpoint had them; nothing before this draws from them for training."""
+        """Put loss, schedule and random generators where the checkpoint had them.
+
+        Here, since nothing before draws from the generators for training, and nothing after may.
+        """
+        saved, self._saved = self._saved, None
+        if saved is None:
+            if self.global_rank:
+                # Other streams, other dropout masks; the weights were drawn alike before.
+                torch.manual_seed(torch.initial_seed() + self.global_rank)
+            return
         if self._carry is not None:
             self._carry = self._carry.to(self.device)
-        if self._saved_rng is not None:
-            torch.set_rng_state(self._saved_rng["cpu"])
-            if self._saved_rng["cuda"] and torch.cuda.is_available():
-                torch.cuda.set_rng_state(self._saved_rng["cuda"][0], self.device)
-            self._saved_rng = None
-        elif self.global_rank:
-            # Other streams, other dropout masks; the weights were drawn alike before.
-            torch.manual_seed(torch.initial_seed() + self.global_rank)
+        self.train_loss = TokenLoss.from_dict(saved["train_loss"], self.device)
+        self._fit_schedule(saved["lr_schedulers"])
+        rank = self.global_rank if self.global_rank < len(saved["rng"]["cpu"]) else 0
+        torch.set_rng_state(saved["rng"]["cpu"][rank])
+        if len(saved["rng"]["cuda"]) and self.device.type == "cuda":
+            torch.cuda.set_rng_state(saved["rng"]["cuda"][rank], self.device)
+
+    def _fit_schedule(self, saved: list[dict[str, Any]]) -> None:
+        """Move onto the curve of this run's length, where it is longer or shorter than the one that was saved."""
+        for config, state in zip(self.trainer.lr_scheduler_configs, saved, strict=True):
+            now = config.scheduler.state_dict()
+            if any(now[name] != state[name] for name in LENGTHS & state.keys()):
+                for group in config.scheduler.optimizer.param_groups:
+                    group["lr"] = self._rate_after(state["last_epoch"])
+
+    def _rate_after(self, steps: int) -> float:
+        """The learning rate of this run's schedule after so many of its steps, found by making them."""
+        assert self._scheduler is not None
+        optimizer = self._optimizer(iter([nn.Parameter(torch.zeros(1))]))
+        schedule = self._scheduler(optimizer)
+        for _ in range(steps):
+            optimizer.step()
+            schedule.step()
+        return float(optimizer.param_groups[0]["lr"])
 
     def on_train_epoch_start(self) -> None:
         """Start the loss of a new pass."""
@@ -189,14 +217,31 @@ class TBPTTModule(L.LightningModule, ABC):
         """Add the recipe, the training carry of all processes and the state of the random generators."""
         checkpoint["recipe"] = self.recipe
         checkpoint["carry"] = None if self._carry is None else self._all_columns(self._carry).to_dict()
+        checkpoint["train_loss"] = self.train_loss.to_dict()
         cuda = [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
-        checkpoint["rng"] = {"cpu": torch.get_rng_state(), "cuda": cuda}
+        checkpoint["rng"] = {
+            "cpu": self._of_all_ranks(torch.get_rng_state()),
+            "cuda": [state for one in cuda for state in self._of_all_ranks(one)],
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take them back."""
+        """Take them back. The length of a schedule is that of this run, which may be longer than the one saved."""
         carry = checkpoint["carry"]
         self._carry = None if carry is None else self._own_columns(State.from_dict(carry))
-        self._saved_rng = checkpoint["rng"]
+        schedules = [dict(state) for state in checkpoint["lr_schedulers"]]
+        self._saved = {"rng": checkpoint["rng"], "train_loss": checkpoint["train_loss"], "lr_schedulers": schedules}
+        for state in checkpoint["lr_schedulers"]:
+            for name in LENGTHS & state.keys():
+                del state[name]
+
+    def _of_all_ranks(self, state: Tensor) -> list[Tensor]:
+        """A tensor of each process, on the CPU."""
+        if self.trainer.world_size == 1:
+            return [state]
+        gathered = self.all_gather(state.to(self.device))
+        assert isinstance(gathered, Tensor)
+        # Copies: torch crashes on a generator state that is a view into a larger tensor.
+        return [one.clone() for one in gathered.cpu()]
 
     def _all_columns(self, carry: State) -> State:
         """The carry of all processes side by side, by global column."""

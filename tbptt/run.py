@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import platform
-import shutil
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 import tbptt
 from tbptt import checkpoint
@@ -20,7 +22,8 @@ from tbptt.callbacks import Checkpoints, Monitor
 from tbptt.callbacks.checkpoints import best_path, last_path
 from tbptt.data import TextDataModule
 from tbptt.errors import UserError
-from tbptt.metrics import perplexity
+from tbptt.metrics import bits, perplexity
+from tbptt.resume import prepare_resume
 from tbptt.tasks import LanguageModelTask, quoted, unit
 
 log = logging.getLogger(__name__)
@@ -46,17 +49,31 @@ def train(run: Run) -> dict[str, Any]:
     Returns:
         the content of `result.json`.
     """
+    if not run.trainer.is_global_zero:
+        # One process reports for all.
+        logging.getLogger("tbptt").setLevel(logging.WARNING)
+    device = run.trainer.strategy.root_device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     run.data.report()
     parameters = sum(parameter.numel() for parameter in run.task.parameters())
     log.info("model: %s parameters", f"{parameters:,}")
-    done = 0 if run.resume is None else prepare_resume(run, run.resume)
-    run.trainer.fit(run.task, datamodule=run.data, ckpt_path=run.resume, weights_only=True)
+    done = 0 if run.resume is None else prepare_resume(run.task, run.data, run.trainer, run.resume)
+    try:
+        run.trainer.fit(run.task, datamodule=run.data, ckpt_path=run.resume, weights_only=True)
+    except SIGTERMException:
+        # Lightning's exception is a SystemExit with status 0, which a job manager takes for success.
+        sys.exit(128 + signal.SIGTERM)
+    except MisconfigurationException as error:
+        raise UserError(f"trainer: Lightning refuses these values: {error}") from error
     if run.trainer.global_step == done:
         raise UserError(
             f"training made no update beyond the {done} that were made before: trainer.max_epochs, trainer.max_steps "
             "and trainer.limit_train_batches must leave something to do; raise the one that ends the run."
         )
-    numbers: dict[str, float | None] = {"train/loss": run.task.train_loss.nats}
+    # Every process has the same number of targets, so the mean of their means is the mean.
+    train_loss = run.trainer.strategy.reduce(torch.tensor(run.task.train_loss.nats, device=device), reduce_op="mean")
+    numbers: dict[str, float | None] = {"train/loss": float(train_loss)}
     if run.trainer.limit_val_batches and run.checkpoints.validated_step != run.trainer.global_step:
         run.trainer.validate(run.task, datamodule=run.data, verbose=False)
     numbers |= validation_numbers(run)
@@ -67,7 +84,7 @@ def train(run: Run) -> dict[str, Any]:
         "vocab_size": len(run.data.vocabulary),
         **numbers,
         "tokens_per_second": run.monitor.total.tokens_per_second * run.trainer.world_size,
-        "peak_memory_mib": peak_memory_mib(run.trainer.strategy.root_device),
+        "peak_memory_mib": peak_memory_mib(device),
         "seed": run.seed,
         "best_checkpoint": str(best_path(run.trainer)) if run.checkpoints.best_step >= 0 else None,
         "last_checkpoint": str(last_path(run.trainer)),
@@ -80,62 +97,23 @@ def train(run: Run) -> dict[str, Any]:
     return result
 
 
-def prepare_resume(run: Run, path: Path) -> int:
-    """Refuse a checkpoint of another model or vocabulary; bring the best weights so far into this run's folder.
-
-    Returns:
-        the number of updates made before.
-    """
-    content = checkpoint.read(path)
-    theirs, ours = content["recipe"]["model"], run.task.recipe["model"]
-    for key in sorted(theirs.keys() | ours.keys()):
-        if theirs.get(key) != ours.get(key):
-            raise UserError(
-                f"model.{key} must be {theirs.get(key)!r}, as in the checkpoint that is resumed, but it is "
-                f"{ours.get(key)!r}; set it so, or start anew without resume=."
-            )
-    if content["vocabulary"] != run.data.vocabulary.to_dict():
-        known, here = set(content["vocabulary"]["symbols"]), set(run.data.vocabulary.symbols)
-        names = ", ".join(repr(symbol) for symbol in sorted(known ^ here)[:10]) or "none: the counts differ"
-        raise UserError(
-            f"resume={path} was trained with another vocabulary than this text gives (symbols in one and not in the "
-            f"other: {names}); resume with the text it was trained on."
-        )
-    done: int = content["global_step"]
-    log.info("resume: %s, after update %d", path, done)
-    if run.trainer.is_global_zero:
-        bring_best(run, path.parent / "best.ckpt", content["callbacks"].get("checkpoints", {}).get("best_step", -1))
-    return done
-
-
-def bring_best(run: Run, best: Path, step: int) -> None:
-    """Copy the best weights so far, those after update `step`, into this run's folder; -1 stands for none."""
-    target = best_path(run.trainer)
-    if step < 0 or target.resolve() == best.resolve():
-        return
-    if not best.is_file() or checkpoint.read(best)["global_step"] != step:
-        log.warning("the best weights, of update %d, are not beside %s: they are not brought along", step, best.parent)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(best, target)
-
-
 def validation_numbers(run: Run) -> dict[str, float | None]:
     """Loss of the best weights, of the last ones, and of the unigram model of the same text."""
-    level, tokens = run.data.vocabulary.level, run.data.tokens["validation"]
-    name = unit(level)
+    name = unit(run.data.vocabulary.level)
     if run.checkpoints.best_step < 0:
         return {"val/loss": None, f"val/{name}": None}
     best = run.checkpoints.best_loss
-    unigram = run.data.vocabulary.unigram_loss(tokens.numpy())
-    log.info("validation: perplexity %.2f, of the unigram model %.2f", perplexity(best), perplexity(unigram))
-    value = perplexity(best) if name == "perplexity" else best / math.log(2)
-    return {
-        "val/loss": best,
-        f"val/{name}": value,
-        "val/loss_last": run.task.evaluation_loss.nats,
-        "val/loss_unigram": unigram,
-    }
+    value = perplexity(best) if name == "perplexity" else bits(best)
+    numbers: dict[str, float | None] = {"val/loss": best, f"val/{name}": value}
+    numbers["val/loss_last"] = run.task.evaluation_loss.nats
+    windows = run.data.evaluation_loader("validation")
+    assert windows is not None
+    if run.trainer.limit_val_batches == 1.0:
+        unigram = run.data.vocabulary.unigram_loss(torch.cat([window.y.flatten() for window in windows]).numpy())
+        base = perplexity(unigram) if name == "perplexity" else bits(unigram)
+        log.info("validation: %s %.3f, of the unigram model %.3f", name, value, base)
+        numbers["val/loss_unigram"] = unigram
+    return numbers
 
 
 def test_numbers(run: Run) -> dict[str, float | None]:
@@ -153,7 +131,7 @@ def test_numbers(run: Run) -> dict[str, float | None]:
 
 
 def peak_memory_mib(device: torch.device) -> float | None:
-    """Largest memory in MiB: tensors on the GPU if that is the device, else resident memory of the process."""
+    """Largest memory in MiB: tensors on the GPU if that is the device, else resident memory of the process so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     if sys.platform == "win32":
@@ -172,27 +150,31 @@ def versions() -> dict[str, str]:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write strict JSON, whole or not at all; numbers that are not finite become null."""
-    clean = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in content.items()
-    }
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(clean, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    part.write_text(json.dumps(finite(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     os.replace(part, path)
+
+
+def finite(value: Any) -> Any:
+    """The same content with None for each number that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def report(run: Run, result: dict[str, Any]) -> None:
     """The last lines of a run: where things are, and what to do next."""
     model = shown(Path(result["best_checkpoint"] or result["last_checkpoint"]))
-    log.info("done: %s tokens/s, peak memory %s MiB", *(f"{result[key] or 0:,.0f}" for key in SPEED))
+    speed, memory = result["tokens_per_second"], result["peak_memory_mib"] or 0
+    log.info("done: %s tokens/s, peak memory %s MiB", f"{speed:,.0f}", f"{memory:,.0f}")
     log.info("run folder: %s", shown(run.folder))
     log.info("result:     %s", shown(run.folder / "result.json"))
     log.info("checkpoint: %s", model)
     log.info("next:\n  python scripts/sample.py checkpoint=%s", model)
     log.info("  python scripts/evaluate.py checkpoint=%s", model)
     log.info("  tensorboard --logdir %s", shown(run.folder))
-
-
-SPEED = ("tokens_per_second", "peak_memory_mib")
 
 
 def shown(path: Path) -> Path:

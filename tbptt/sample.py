@@ -22,6 +22,8 @@ def choose(logits: Tensor, temperature: float, top_k: int | None, generator: tor
 
     Logits of -inf are never drawn, and `top_k` keeps the `top_k` largest (more where several are equal).
     """
+    if logits.isnan().any() or logits.max() == math.inf:
+        raise UserError("the model's output is not finite, so nothing can be drawn from it; train with a lower rate.")
     # Scaled from the largest, so that a tiny temperature leads to the likeliest token and never to inf - inf.
     scores = logits - logits.max()
     if temperature == 0:

@@ -18,6 +18,7 @@ LEVELS = {
     "text": 1,
     "streams": 2,
     "nn": 2,
+    "length": 2,
     "data": 3,
     "module": 3,
     "tasks": 3,
@@ -25,16 +26,17 @@ LEVELS = {
     "sample": 4,
     "evaluate": 4,
     "callbacks": 5,
+    "resume": 5,
     "run": 5,
     "benchmark": 6,
     "build": 7,
 }
-SAME_LEVEL = {("tasks", "module"), ("run", "callbacks")}
+SAME_LEVEL = {("tasks", "module"), ("resume", "callbacks"), ("run", "callbacks"), ("run", "resume")}
 # Third-party packages, and the rooms that may import them.
 THIRD_PARTY = {
     "hydra": {"build"},
     "omegaconf": {"build"},
-    "lightning": {"data", "module", "callbacks", "run", "benchmark", "build"},
+    "lightning": {"length", "data", "module", "callbacks", "resume", "run", "benchmark", "build"},
     "rich": {"callbacks"},
     "numpy": {"text"},
     "torch": set(LEVELS) - {"errors", "text"},

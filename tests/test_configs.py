@@ -93,7 +93,21 @@ REFUSED = [
     ("~callbacks.checkpoints", "callbacks must hold one Checkpoints"),
     ("data.val_fraction=1.0", "data.val_fraction must be a number"),
     ("data.path=nowhere.txt", "data.path must .*nowhere.txt"),
-    ("trainer.max_steps=0", "training made no update"),
+    ("trainer.max_steps=0", "trainer.max_steps must be an integer of at least 1, or -1"),
+    ("trainer.max_epochs=2.5", "trainer.max_epochs must be an integer of at least 1, or -1"),
+    ("trainer.accumulate_grad_batches=0", "trainer.accumulate_grad_batches must be an integer of at least 1"),
+    ("trainer.accumulate_grad_batches=1.5", "trainer.accumulate_grad_batches must be an integer"),
+    ("trainer.val_check_interval=0", "trainer.val_check_interval must be a fraction"),
+    ("trainer.limit_train_batches=0", "trainer.limit_train_batches must leave at least one of the"),
+    ("trainer.limit_val_batches=0.001", "trainer.limit_val_batches must leave at least one of the"),
+    ("trainer.limit_val_batches=many", "trainer.limit_val_batches must be a number"),
+    ("seed=5000000000", "seed must be less than"),
+    ("~optimizer._target_", "optimizer._target_ must start with"),
+    ("callbacks.monitor.every_n_updates=0", "callbacks.monitor.every_n_updates must be an integer"),
+    ("callbacks.progress.every_seconds=abc", "callbacks.progress.every_seconds must be a number"),
+    ("callbacks.samples.length=-1", "callbacks.samples.length must be an integer of at least 0"),
+    ("+whatever=1", "whatever: no such key"),
+    ("+scheduler.gamma=0.1", "scheduler.gamma is not a key of CosineAnnealingLR"),
 ]
 
 
@@ -101,6 +115,36 @@ REFUSED = [
 def test_a_wrong_value_is_refused_by_name(words: Path, tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         train(build(compose_recipe([*SMALL, f"data.path={words}", override]), tmp_path))
+
+
+def test_options_that_would_do_nothing_are_refused(make: Make, words: Path) -> None:
+    with pytest.raises(UserError, match="scheduler=constant has no gamma"):
+        make(f"data.path={words}", "scheduler=constant", "+scheduler.gamma=0.1")
+    with pytest.raises(UserError, match="scheduler=plateau needs validation"):
+        make(f"data.path={words}", "scheduler=plateau", "trainer.limit_val_batches=0")
+
+
+def test_stopping_early_needs_validation(make: Make, words: Path) -> None:
+    with pytest.raises(UserError, match="callbacks=early_stopping needs validation"):
+        make(f"data.path={words}", "callbacks=early_stopping", "trainer.limit_val_batches=0")
+
+
+def test_a_folder_with_a_run_is_not_written_over(words: Path, tmp_path: Path) -> None:
+    recipe = [*SMALL, f"data.path={words}", "trainer.max_steps=1"]
+    folder = tmp_path / "run"
+    train(build(compose_recipe(recipe), folder))
+    before = (folder / "result.json").read_bytes()
+    with pytest.raises(UserError, match=r"hydra.run.dir=.*run holds a run already; give another folder"):
+        build(compose_recipe(recipe), folder)
+    assert (folder / "result.json").read_bytes() == before
+    result = train(build(compose_recipe([*recipe, "trainer.max_steps=2", f"resume={folder}"]), folder))
+    assert result["steps"] == 2
+
+
+def test_an_own_choice_of_kernel_is_kept(make: Make, words: Path) -> None:
+    optimizer = make(f"data.path={words}", "+optimizer.foreach=true", "scheduler=constant").task.configure_optimizers()
+    assert optimizer.defaults["foreach"]
+    assert not optimizer.defaults["fused"]
 
 
 def test_a_schedule_without_an_end_is_refused(make: Make, words: Path) -> None:
@@ -149,24 +193,36 @@ def test_onecycle_rises_to_the_rate_and_falls(make: Make, words: Path) -> None:
     expected = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=0.1, total_steps=30, pct_start=0.1, cycle_momentum=False
     )
-    configured = run.task.configure_optimizers()["lr_scheduler"]["scheduler"]
-    assert configured.total_steps == expected.total_steps == 30
-    assert configured.get_last_lr() == pytest.approx(expected.get_last_lr())
+    wanted = []
+    for _ in range(30):
+        wanted.append(expected.get_last_lr()[0])
+        optimizer.step()
+        expected.step()
+    seen: list[float] = []
+    step = run.task.optimizer_step
+
+    def watched(*args: Any, **more: Any) -> None:
+        seen.append(args[2].param_groups[0]["lr"])
+        step(*args, **more)
+
+    run.task.optimizer_step = watched  # type: ignore[method-assign]
+    run.trainer.fit(run.task, datamodule=run.data)
+    assert seen == pytest.approx(wanted)
+    assert max(seen) == pytest.approx(0.1)
 
 
 def test_plateau_divides_when_validation_stalls(make: Make, words: Path) -> None:
     run = make(
         f"data.path={words}",
         "scheduler=plateau",
-        "optimizer.lr=0.0",
+        "scheduler.factor=0.3",
+        "optimizer.lr=1e-12",
         "trainer.max_epochs=4",
         "trainer.limit_train_batches=5",
     )
     run.trainer.fit(run.task, datamodule=run.data)
-    plateau = run.trainer.lr_scheduler_configs[0].scheduler
-    assert plateau.num_bad_epochs == 0
-    assert plateau.last_epoch == 4
-    assert plateau.best == pytest.approx(run.task.evaluation_loss.nats)
+    # The first validation is the best so far; three more, of a model that hardly changes, divide three times.
+    assert run.trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-12 * 0.3**3)
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "rmsprop"])

@@ -15,6 +15,14 @@ def test_windows_are_weighted_by_their_tokens() -> None:
     assert loss.tokens == 703
 
 
+def test_half_precision_means_neither_overflow_nor_round() -> None:
+    loss = TokenLoss()
+    loss.add_mean(torch.tensor(9.0, dtype=torch.float16), 10_001)
+    assert loss.nats == 9
+    again = TokenLoss.from_dict(loss.to_dict(), "cpu")
+    assert (again.nats, again.tokens) == (9, 10_001)
+
+
 def test_units_of_a_uniform_guess_among_four() -> None:
     loss = TokenLoss()
     loss.add(torch.tensor(math.log(4) * 8, dtype=torch.float64), 8)
@@ -36,7 +44,7 @@ def test_no_tokens_is_nan() -> None:
     assert math.isnan(TokenLoss().nats)
 
 
-def test_a_million_small_windows_add_up() -> None:
+def test_many_small_windows_add_up() -> None:
     loss = TokenLoss()
     window = torch.tensor(0.1)
     for _ in range(100_000):

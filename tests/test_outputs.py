@@ -62,7 +62,31 @@ def test_numbers_that_are_not_finite_leave_strict_json(trained: Trained, words: 
     )
     result = strict(run.folder / "result.json")
     assert result["steps"] == 20
-    assert result["val/perplexity"] is None or result["val/perplexity"] > 1e3
+    assert result["val/perplexity"] is None
+    assert result["val/loss"] is None or result["val/loss"] > 710, "beyond the exponential"
+
+
+def test_a_model_that_has_burst_is_reported(trained: Trained, words: Path) -> None:
+    """Weights that are not finite: no crash from sampling, and no best."""
+    run, result = trained(f"data.path={words}", "optimizer.lr=1e30", "scheduler=constant", "trainer.max_steps=20")
+    assert strict(run.folder / "result.json")["val/loss"] is None
+    assert result["best_checkpoint"] is None
+    loaded = tbptt.load(result["last_checkpoint"])
+    with pytest.raises(UserError, match="output is not finite"):
+        tbptt.sample(loaded.model, loaded.vocabulary, length=3)
+
+
+def test_control_characters_of_the_text_do_not_reach_the_log(
+    trained: Trained, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "escape.txt"
+    path.write_text("\x1b[2J\x00\x07" * 200)
+    with caplog.at_level(logging.INFO):
+        trained("data=char", f"data.path={path}", "callbacks.samples.temperature=5")
+    samples = [record.getMessage() for record in caplog.records if record.getMessage().startswith("sample:")]
+    assert samples
+    assert "\\x1b" in samples[0]
+    assert not any(c in samples[0] for c in "\x1b\x00\x07")
 
 
 def test_tensorboard_events(trained: Trained, words: Path) -> None:

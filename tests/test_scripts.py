@@ -4,8 +4,10 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 import torch
 from conftest import ROOT, SMALL, script
 
+import tbptt
 from tbptt.run import Run
 
 Trained = Callable[..., tuple[Run, dict[str, Any]]]
@@ -112,6 +115,22 @@ def test_starts_in_one_second_have_a_folder_each(tmp_path: Path, words: Path) ->
     assert len(run_folders(tmp_path)) == 3
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)])
+def test_an_interrupted_run_says_so_and_fails(tmp_path: Path, words: Path, number: int, status: int) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), f"data.path={words}", *SMALL]
+    command += ["trainer.max_epochs=1000", "hydra.run.dir=run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    end = time.monotonic() + 120
+    while not (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert re.search(r"stopped by \w+ at update \d+; go on with the same options and resume=\S+last.ckpt", output)
+    assert tbptt.load(tmp_path / "run" / "checkpoints" / "last.ckpt")
+
+
 @pytest.mark.parametrize(
     ("name", "override", "message"),
     [
@@ -152,28 +171,39 @@ def test_a_terminal_shows_a_bar(tmp_path: Path, words: Path) -> None:
     assert "run folder: runs/" in text
 
 
+def run_in(folder: Path, *overrides: str) -> dict[str, Any]:
+    """Train in `folder`, and return the newest checkpoint."""
+    done = script("train", *SMALL, *overrides, f"hydra.run.dir={folder}", cwd=folder.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    content: dict[str, Any] = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    return content
+
+
+TWO = ("trainer.devices=2", "trainer.strategy=ddp")
+
+
 @pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path: Path, words: Path) -> None:
     """Data parallel on two CPU processes: the same model as from one, and the carry of all streams is saved."""
-    states = []
-    for devices, strategy in ((1, "auto"), (2, "ddp")):
-        folder = tmp_path / f"ranks{devices}"
-        done = script(
-            "train",
-            "data.path=words.txt",
-            *SMALL,
-            "model.dropout=0",
-            "trainer.limit_train_batches=30",
-            f"trainer.devices={devices}",
-            f"trainer.strategy={strategy}",
-            f"hydra.run.dir={folder}",
-            cwd=tmp_path,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        states.append(torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True))
-        assert json.loads((folder / "result.json").read_text())["steps"] == 30
-    one, two = states
+    common = (f"data.path={words}", "model.dropout=0", "model.learn_initial_state=true", "trainer.max_steps=30")
+    one, two = run_in(tmp_path / "one", *common), run_in(tmp_path / "two", *common, *TWO)
     for name, value in one["state_dict"].items():
         torch.testing.assert_close(two["state_dict"][name], value, rtol=1e-3, atol=1e-5)
     assert two["carry"]["hidden"].shape == one["carry"]["hidden"].shape
     torch.testing.assert_close(two["carry"]["hidden"], one["carry"]["hidden"], rtol=1e-3, atol=1e-4)
+    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two")]
+    for key in ("train/loss", "val/loss", "test/loss"):
+        assert results[1][key] == pytest.approx(results[0][key], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_two_processes_go_on_exactly(tmp_path: Path, words: Path) -> None:
+    """With dropout, so with a random generator of its own in each process."""
+    common = (f"data.path={words}", "model.dropout=0.5", "scheduler=constant", *TWO)
+    whole = run_in(tmp_path / "whole", *common, "trainer.max_steps=20")
+    half = run_in(tmp_path / "half", *common, "trainer.max_steps=10")
+    assert not torch.equal(half["rng"]["cpu"][0], half["rng"]["cpu"][1])
+    resumed = f"resume={tmp_path / 'half'}"
+    again = run_in(tmp_path / "again", *common, "trainer.max_steps=20", resumed)
+    for name, value in whole["state_dict"].items():
+        assert torch.equal(again["state_dict"][name], value), name

@@ -10,6 +10,7 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint
 
+from tbptt.errors import UserError
 from tbptt.module import TBPTTModule
 
 log = logging.getLogger(__name__)
@@ -23,11 +24,14 @@ class Checkpoints(Checkpoint):
     new best, and takes NaN for a loss worth keeping.
     """
 
+    # A state in the middle of an accumulation group would lack the gradients that wait there: it waits for the update.
+
     def __init__(self) -> None:
         self.best_loss = math.inf
         self.best_step = -1
         self.validated_step = -1
         self._saved_step = -1
+        self._waits = False
 
     @property
     def state_key(self) -> str:
@@ -61,14 +65,18 @@ class Checkpoints(Checkpoint):
         if improved:
             self.best_loss, self.best_step = loss.nats, trainer.global_step
         if trainer.is_global_zero:
-            mark = " (best so far)" if improved else ""
-            log.info("validation: loss %.4f, perplexity %.2f%s", loss.nats, loss.perplexity, mark)
+            names = {name.partition("/")[2]: value for name, value in pl_module.metrics("val", loss).items()}
+            values = ", ".join(f"{name} {value:.4f}" for name, value in names.items())
+            log.info("validation: %s%s", values, " (best so far)" if improved else "")
         if trainer.state.fn == "fit":
             if improved:
                 trainer.save_checkpoint(best_path(trainer))
             # Also where this update was saved before its validation: a schedule may have moved since.
             self._saved_step = -1
-            self._save_last(trainer)
+            window, windows = trainer.fit_loop.batch_idx + 1, trainer.num_training_batches
+            self._waits = window % trainer.accumulate_grad_batches != 0 and window < windows
+            if not self._waits:
+                self._save_last(trainer)
         elif trainer.is_global_zero:
             self._amend(last_path(trainer), best_path(trainer) if improved else None)
 
@@ -87,12 +95,21 @@ class Checkpoints(Checkpoint):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save `last` where training stops in the middle of a pass.
+        """Save `last` where training stops in the middle of a pass, or where a save had to wait for an update.
 
-        Later is too late: Lightning then counts the pass as done, and a resumed run would leave out the rest of it.
+        At a stop, later is too late: Lightning then counts the pass as done, and a resumed run would skip the rest.
         """
-        if trainer.should_stop or 0 < trainer.max_steps <= trainer.global_step:
+        due = self._waits and trainer.global_step > self.validated_step
+        if due or trainer.should_stop or 0 < trainer.max_steps <= trainer.global_step:
+            self._waits = False
             self._save_last(trainer)
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Say what is kept of a run that ends before its time."""
+        if trainer.is_global_zero and not isinstance(exception, UserError):
+            kept = last_path(trainer)
+            way = f"go on with the same options and resume={kept}" if kept.is_file() else "nothing was saved yet"
+            log.error("stopped by %s at update %d; %s", type(exception).__name__, trainer.global_step, way)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save `last` after a pass without validation at its end."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tbptt.callbacks.stopwatch import Stopwatch
+from tbptt.errors import check_integer
 from tbptt.metrics import TokenLoss
 from tbptt.module import TBPTTModule
 
@@ -14,18 +15,21 @@ from tbptt.module import TBPTTModule
 class Monitor(L.Callback):
     """Logs `train/loss` (nats per token), `train/gradient_norm`, `train/learning_rate` of each update, and the speed.
 
+    With several processes the loss is that of the first one's streams, and the speed that of all.
     Values wait on the device and are fetched together every `every_n_updates` updates, at the end of each pass and of
     training, so that logging does not make a GPU wait at each step and no run, however short, is without a point.
     `total` measures the whole of training.
     """
 
     def __init__(self, every_n_updates: int) -> None:
+        check_integer("callbacks.monitor.every_n_updates", every_n_updates, 1, "it counts optimizer updates")
         self.every_n_updates = every_n_updates
         self.total = Stopwatch()
         self._since = Stopwatch()
         self._update = TokenLoss()
         self._rows: list[tuple[int, TokenLoss, Tensor | None, float]] = []
         self._step = 0
+        self._learning_rate = 0.0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Note where training starts."""
@@ -38,20 +42,25 @@ class Monitor(L.Callback):
         self.total.run()
         self._since.run()
 
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Note the rate of this update; once it is made, the schedule has moved on."""
+        self._learning_rate = float(optimizer.param_groups[0]["lr"])
+
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Add a window; close a row when the optimizer has stepped."""
         assert isinstance(pl_module, TBPTTModule)
         targets = outputs["targets"]
-        self._update.add(outputs["nats"] * targets, targets)
+        self._update.add_mean(outputs["nats"], targets)
         self.total.targets += targets
         self._since.targets += targets
         if trainer.global_step == self._step:
             return
         self._step = trainer.global_step
-        learning_rate = float(trainer.optimizers[0].param_groups[0]["lr"])
-        self._rows.append((self._step, self._update, pl_module.gradient_norm, learning_rate))
+        self._rows.append((self._step, self._update, pl_module.gradient_norm, self._learning_rate))
         self._update = TokenLoss()
         if self._step % self.every_n_updates == 0:
             self._flush(trainer)

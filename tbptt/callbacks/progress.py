@@ -10,6 +10,8 @@ from rich.live import Live
 from rich.text import Text
 
 from tbptt.callbacks.stopwatch import Stopwatch
+from tbptt.errors import check_number
+from tbptt.length import training_length
 from tbptt.metrics import TokenLoss, perplexity
 from tbptt.module import TBPTTModule
 
@@ -34,6 +36,8 @@ class Progress(L.Callback):
     """
 
     def __init__(self, every_seconds: float) -> None:
+        check_number("callbacks.progress.every_seconds", every_seconds, "it is the time between two lines")
+        check_number("callbacks.progress.every_seconds", every_seconds, "it is the time between two lines")
         self.every_seconds = every_seconds
         self._loss = TokenLoss()
         self._recent = Stopwatch()
@@ -60,7 +64,7 @@ class Progress(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Add a window, and show it when it is time to."""
-        self._loss.add(outputs["nats"] * outputs["targets"], outputs["targets"])
+        self._loss.add_mean(outputs["nats"], outputs["targets"])
         self._recent.targets += outputs["targets"]
         wait = self.every_seconds if self._live is None else LIVE_SECONDS
         if trainer.is_global_zero and time.perf_counter() - self._shown >= wait:
@@ -72,13 +76,13 @@ class Progress(L.Callback):
         self._all.pause()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Log the loss of the pass."""
+        """Log the loss of the pass, or of what there was of it."""
         assert isinstance(pl_module, TBPTTModule)
-        nats = pl_module.train_loss.nats
+        nats, window, windows = pl_module.train_loss.nats, trainer.fit_loop.batch_idx + 1, trainer.num_training_batches
         if trainer.is_global_zero:
-            log.info(
-                "epoch %d done: train loss %.4f, perplexity %.2f", trainer.current_epoch + 1, nats, perplexity(nats)
-            )
+            end = "done" if window >= windows else f"stopped after window {window} of {windows}"
+            epoch = trainer.current_epoch + 1
+            log.info("epoch %d %s: train loss %.4f, perplexity %.2f", epoch, end, nats, perplexity(nats))
         self._recent.pause()
         self._all.pause()
 
@@ -120,15 +124,9 @@ class Progress(L.Callback):
 
     def _share_and_seconds_left(self, trainer: L.Trainer) -> tuple[float, str]:
         """Share of all updates done, and the time the rest takes at the speed so far."""
-        updates = trainer.max_steps if trainer.max_steps > 0 else None
-        if (trainer.max_epochs or 0) > 0:
-            an_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
-            in_epochs = int(trainer.max_epochs or 0) * an_epoch
-            updates = in_epochs if updates is None else min(updates, in_epochs)
+        updates, _ = training_length(trainer, int(trainer.num_training_batches))
         here = trainer.global_step - self._done_at_start
         if updates is None or here < 1:
             return 0.0, ""
-        seconds = round(self._all.seconds / here * max(0, updates - trainer.global_step))
-        return min(
-            1.0, trainer.global_step / updates
-        ), f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"
+        left = round(self._all.seconds / here * max(0, updates - trainer.global_step))
+        return min(1.0, trainer.global_step / updates), f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"

@@ -40,7 +40,8 @@ def choose(
     ranked = sorted(found.keys() - {unknown_word}, key=lambda symbol: (-found[symbol], symbol))
     kept = [symbol for symbol in ranked if found[symbol] >= min_count or symbol == always]
     if len(kept) < len(ranked) and set(kept) <= {always}:
-        raise refusal("data.min_count", "leave a symbol of the training text", min_count, "give a smaller count")
+        rule = "leave some token of the training text, none of which occurs so often"
+        raise refusal("data.min_count", rule, min_count, "give a smaller count")
     unknown = need_unknown or len(kept) < len(found)
     if max_vocab is not None and len(kept) + unknown > max_vocab:
         unknown, kept = True, _first(kept, max_vocab - 1, always)

@@ -49,7 +49,7 @@ def read_text(key: str, name: str, encoding: str) -> str:
     except UnicodeDecodeError as error:
         raise _undecodable(key, name, data, encoding, error) from error
     except UnicodeError as error:
-        raise refusal(key, f"name a file in {encoding}", name, f"it is not ({error}): give data.encoding=") from error
+        raise refusal(key, f"name a file in {encoding}", name, f"it is not ({error}): give {_option(key)}=") from error
     return text.removeprefix("\ufeff")
 
 
@@ -72,10 +72,15 @@ def _undecodable(key: str, name: str, data: bytes, encoding: str, error: Unicode
     line = data[: error.start].decode(encoding, "replace").count("\n") + 1
     marked = next((other for mark, other in _MARKS if data.startswith(mark)), None)
     if marked:
-        remedy = f"its byte order mark shows data.encoding={marked}"
+        remedy = f"its byte order mark shows {_option(key)}={marked}"
     else:
-        remedy = "give the encoding it was written in, for example data.encoding=cp1252, or mend the file"
+        remedy = f"give the encoding it was written in, for example {_option(key)}=cp1252, or mend the file"
     return UserError(
-        f"{key} must name a file in data.encoding={encoding}, but {name!r} has byte 0x{data[error.start]:02x} at byte "
+        f"{key} must name a file in {_option(key)}={encoding}, but {name!r} has byte 0x{data[error.start]:02x} at byte "
         f"offset {error.start}, line {line} ({error.reason}); {remedy}."
     )
+
+
+def _option(key: str) -> str:
+    """The option beside `key` that names the encoding."""
+    return key.rpartition(".")[0] + ".encoding" if "." in key else "encoding"

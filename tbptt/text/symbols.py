@@ -17,12 +17,18 @@ _CHUNK = 1 << 22  # characters counted at once: bounds the memory, which is 12 b
 
 
 def prepare(text: str, lowercase: bool, normalize: str | None) -> str:
-    """Return the text in lower case (if asked for), then in a Unicode normal form (if one is given)."""
+    """Return the text in a Unicode normal form (if one is given) and in lower case (if asked for)."""
+    text = _normal(text, normalize)
     if lowercase:
-        text = text.lower()
-    match normalize:
+        # Normal forms can make capitals (the script letter for H), and lower case can leave a normal form.
+        text = _normal(text.lower(), normalize)
+    return text
+
+
+def _normal(text: str, form: str | None) -> str:
+    match form:
         case "NFC" | "NFD" | "NFKC" | "NFKD":
-            return unicodedata.normalize(normalize, text)
+            return unicodedata.normalize(form, text)
     return text
 
 
