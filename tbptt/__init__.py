@@ -6,10 +6,11 @@ configuration Hydra (`tbptt.build`).
 
 import os
 
-# Read when torch loads. Its CPU threads wait for each other by spinning, and beside any other job on the machine they
-# then keep each other from the cores: training beside one other run was 5 to 20 times slower than with threads that
-# sleep while they wait. On an idle machine it makes no difference that can be measured.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Read when torch loads, by its OpenMP on Linux: how long a thread that waits for the others spins before it sleeps. With
+# the default, threads of two runs on one machine keep each other from the cores, and both nearly stand still; with a
+# short spin they share, and an idle machine is as fast as before. Figures are in the README.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 from tbptt.checkpoint import Loaded, load
 from tbptt.errors import UserError

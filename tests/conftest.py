@@ -3,7 +3,7 @@
 import os
 
 # As `import tbptt` does, but before pytest's plugins or this file load torch.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 import random
 import subprocess
