@@ -6,9 +6,9 @@ configuration Hydra (`tbptt.build`).
 
 import os
 
-# Read when torch loads, by its OpenMP on Linux: how long a thread that waits for the others spins before it sleeps. With
-# the default, threads of two runs on one machine keep each other from the cores, and both nearly stand still; with a
-# short spin they share, and an idle machine is as fast as before. Figures are in the README.
+# Read when torch loads, by its OpenMP on Linux: how long a thread that waits for the others spins before it sleeps.
+# With the default, threads of two runs on one machine keep each other from the cores, and both nearly stand still; with
+# a short spin they share, and an idle machine is as fast as before. Figures are in the README.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
