@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
 
@@ -95,6 +96,19 @@ def assert_equal_weights(left: dict[str, torch.Tensor], right: dict[str, torch.T
     assert left.keys() == right.keys()
     for name, value in left.items():
         assert torch.equal(value, right[name]), name
+
+
+def rates(run: Run) -> list[float]:
+    """Train, and return the learning rate of each update."""
+    seen: list[float] = []
+
+    class Watch(L.Callback):
+        def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any) -> None:
+            seen.append(optimizer.param_groups[0]["lr"])
+
+    run.trainer.callbacks.append(Watch())  # type: ignore[attr-defined]
+    run.trainer.fit(run.task, datamodule=run.data, ckpt_path=run.resume, weights_only=True)
+    return seen
 
 
 def script(name: str, *overrides: str, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:

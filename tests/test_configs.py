@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import SMALL
+from conftest import SMALL, rates
 
 from tbptt.build import CONFIGS, build, compose_recipe
 from tbptt.errors import UserError
@@ -80,6 +80,7 @@ REFUSED = [
     ("model.cell=lstmm", "model.cell must be one of lstm, gru, rnn.*did you mean lstm"),
     ("+model.bidirectional=true", "model.bidirectional cannot be set: a bidirectional language model would see"),
     ("+data.shuffle=true", "data.shuffle cannot be set: windows come in the order of the text"),
+    ("+data.num_workers=2", "data.num_workers cannot be set: windows are slices of memory"),
     ("+data.pth=x", "data.pth is not a key of TextDataModule; did you mean data.path"),
     ("+optimizer.momentun=0.9", "optimizer.momentun is not a key of AdamW"),
     ("+trainer.max_epoch=3", "trainer.max_epoch is not a key of .*did you mean trainer.max_epochs"),
@@ -167,7 +168,6 @@ FORMULAS: dict[str, Callable[[int], float]] = {
 @pytest.mark.parametrize("scheduler", FORMULAS)
 def test_learning_rates_follow_their_formula(make: Make, words: Path, scheduler: str) -> None:
     """4 epochs of 5 updates; `n` counts the updates made before."""
-    seen: list[float] = []
     run = make(
         f"data.path={words}",
         *f"scheduler={scheduler}".split(),
@@ -176,15 +176,7 @@ def test_learning_rates_follow_their_formula(make: Make, words: Path, scheduler:
         "trainer.limit_train_batches=5",
         "trainer.limit_val_batches=0",
     )
-    step = run.task.optimizer_step
-
-    def watched(*args: Any, **more: Any) -> None:
-        seen.append(args[2].param_groups[0]["lr"])
-        step(*args, **more)
-
-    run.task.optimizer_step = watched  # type: ignore[method-assign]
-    run.trainer.fit(run.task, datamodule=run.data)
-    assert seen == pytest.approx([FORMULAS[scheduler](n) for n in range(20)], rel=1e-6)
+    assert rates(run) == pytest.approx([FORMULAS[scheduler](n) for n in range(20)], rel=1e-6)
 
 
 def test_onecycle_rises_to_the_rate_and_falls(make: Make, words: Path) -> None:
@@ -198,15 +190,7 @@ def test_onecycle_rises_to_the_rate_and_falls(make: Make, words: Path) -> None:
         wanted.append(expected.get_last_lr()[0])
         optimizer.step()
         expected.step()
-    seen: list[float] = []
-    step = run.task.optimizer_step
-
-    def watched(*args: Any, **more: Any) -> None:
-        seen.append(args[2].param_groups[0]["lr"])
-        step(*args, **more)
-
-    run.task.optimizer_step = watched  # type: ignore[method-assign]
-    run.trainer.fit(run.task, datamodule=run.data)
+    seen = rates(run)
     assert seen == pytest.approx(wanted)
     assert max(seen) == pytest.approx(0.1)
 

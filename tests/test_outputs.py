@@ -228,6 +228,20 @@ def test_the_loss_of_a_text_does_not_depend_on_the_window(trained: Trained, word
         assert loss.nats == pytest.approx(found[0].nats, abs=1e-5)
 
 
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("window", [1, 7, 35, 1000])
+def test_knowing_nothing_of_four_symbols_costs_two_bits(
+    make: Callable[..., Run], abcd: Path, window: int, streams: int
+) -> None:
+    run = make("data=char", f"data.path={abcd}")
+    torch.nn.init.zeros_(run.task.model.head.projection.weight)
+    text = run.data.corpus.train
+    loss = evaluate_text(run.task.model, run.data.vocabulary, text, window_steps=window, batch_size=streams)
+    assert loss.nats == pytest.approx(1.386294, abs=1e-6)
+    assert loss.perplexity == pytest.approx(4, abs=1e-5)
+    assert loss.bits == pytest.approx(2, abs=1e-6)
+
+
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04 torn"])
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.ckpt"

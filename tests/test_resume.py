@@ -7,7 +7,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from conftest import assert_equal_weights
+from conftest import assert_equal_weights, rates
 
 from tbptt.errors import UserError
 from tbptt.run import Run, train
@@ -74,19 +74,6 @@ def test_the_best_weights_come_along(make: Make, words: Path) -> None:
     assert Path(result["best_checkpoint"]).parent == second.folder / "checkpoints"
     assert Path(result["best_checkpoint"]).read_bytes() == best.read_bytes()
     assert newest.read_bytes() == before, "the run that was resumed is as it was"
-
-
-def rates(run: Run) -> list[float]:
-    """Train, and return the learning rate of each update."""
-    seen: list[float] = []
-
-    class Watch(L.Callback):
-        def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any) -> None:
-            seen.append(optimizer.param_groups[0]["lr"])
-
-    run.trainer.callbacks.append(Watch())  # type: ignore[attr-defined]
-    train(run)
-    return seen
 
 
 @pytest.mark.parametrize("scheduler", ["cosine", "onecycle", "cosine scheduler.interval=epoch"])
