@@ -273,7 +273,7 @@ def build_optimizer(section: Recipe, trainer: L.Trainer) -> OptimizerFactory:
         optimizer: Optimizer = instance("optimizer", values, params=list(parameters))
         return optimizer
 
-    # A wrong value shows itself now, not after the data has been read into a trainer.
+    # A wrong value shows itself now, not when training starts.
     make(iter([nn.Parameter(torch.zeros(1))]))
     return make
 

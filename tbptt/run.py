@@ -108,7 +108,8 @@ def validation_numbers(run: Run) -> dict[str, float | None]:
     numbers["val/loss_last"] = run.task.evaluation_loss.nats
     windows = run.data.evaluation_loader("validation")
     assert windows is not None
-    if run.trainer.limit_val_batches == 1.0:
+    # Of the whole text or not at all: a limit of 1 is one window, a limit of 1.0 all of them.
+    if run.task.evaluation_loss.tokens == windows.targets:
         unigram = run.data.vocabulary.unigram_loss(torch.cat([window.y.flatten() for window in windows]).numpy())
         base = perplexity(unigram) if name == "perplexity" else bits(unigram)
         log.info("validation: %s %.3f, of the unigram model %.3f", name, value, base)

@@ -51,6 +51,16 @@ def test_result_json(trained: Trained, words: Path, level: str, unit: str) -> No
     assert not (run.folder / "result.part").exists()
 
 
+@pytest.mark.parametrize(
+    ("limit", "whole"), [("1", False), ("2", False), ("0.5", False), ("1.0", True), ("null", True)]
+)
+def test_the_unigram_model_stands_beside_the_loss_of_the_same_text(
+    trained: Trained, words: Path, limit: str, whole: bool
+) -> None:
+    _, result = trained(f"data.path={words}", "trainer.max_steps=2", f"trainer.limit_val_batches={limit}")
+    assert ("val/loss_unigram" in result) is whole
+
+
 def test_numbers_that_are_not_finite_leave_strict_json(trained: Trained, words: Path) -> None:
     run, _ = trained(
         f"data.path={words}",

@@ -27,7 +27,7 @@ class Monitor(L.Callback):
         self.total = Stopwatch()
         self._since = Stopwatch()
         self._update = TokenLoss()
-        self._rows: list[tuple[int, TokenLoss, Tensor | None, float]] = []
+        self._rows: list[tuple[int, TokenLoss, Tensor, float]] = []
         self._step = 0
         self._learning_rate = 0.0
 
@@ -60,6 +60,7 @@ class Monitor(L.Callback):
         if trainer.global_step == self._step:
             return
         self._step = trainer.global_step
+        assert pl_module.gradient_norm is not None, "an update was made, and its gradient was clipped before"
         self._rows.append((self._step, self._update, pl_module.gradient_norm, self._learning_rate))
         self._update = TokenLoss()
         if self._step % self.every_n_updates == 0:
@@ -89,12 +90,12 @@ class Monitor(L.Callback):
             return
         rows, self._rows = self._rows, []
         losses = [row[1].nats for row in rows]
-        norms = [] if rows[-1][2] is None else torch.stack([row[2] for row in rows if row[2] is not None]).tolist()
+        norms = torch.stack([row[2] for row in rows]).tolist()
         speed = self._since.tokens_per_second * trainer.world_size
         self._since.restart()
         if trainer.logger is None:
             return
-        for (step, _, _, learning_rate), loss, norm in zip(rows, losses, norms or [0.0] * len(rows), strict=True):
+        for (step, _, _, learning_rate), loss, norm in zip(rows, losses, norms, strict=True):
             values = {"train/loss": loss, "train/gradient_norm": norm, "train/learning_rate": learning_rate}
             if step == rows[-1][0]:
                 values["train/tokens_per_second"] = speed
