@@ -1,34 +1,40 @@
-"""Measure what the trainer costs beside a plain torch loop, both in one run and in turn.
+"""Measure speed, memory, long windows, predictions of memory and the trainer, beside other ways to train.
 
-python scripts/benchmark.py
 python scripts/benchmark.py quick=true
-python scripts/benchmark.py 'works=[characters]' 'models=[gru,rnn]' rounds=9 json_path=overhead.json
+python scripts/benchmark.py 'works=[characters]' 'cells=[lstm,gru]' loss_windows=200 json_path=speed.json
+python scripts/benchmark.py 'what=[memory,grid,windows,plan]' png_path=memory.png
+python scripts/benchmark.py 'what=[overhead]'
 """
 
 from pathlib import Path
 from typing import Any
 
-from tbptt.benchmark import overhead, table
+from tbptt.benchmark import grid, memory, overhead, plan, speed, windows
+from tbptt.benchmark.options import Options
+from tbptt.benchmark.report import chart
 from tbptt.build import build, command, compose_recipe
+from tbptt.errors import check_choice
 from tbptt.run import write_json
+
+MEASURED = {"overhead": overhead, "speed": speed, "memory": memory, "grid": grid, "windows": windows, "plan": plan}
 
 
 @command("benchmark")
 def main(recipe: dict[str, Any], _folder: Path) -> None:
-    """Print a table, and write the rows as JSON where a path is given."""
-    rounds, windows = recipe["rounds"], recipe["windows"]
-    if recipe["quick"]:
-        rounds, windows = 3, {work: number // 2 for work, number in windows.items()}
-    rows = []
-    for work in recipe["works"]:
-        for model in recipe["models"]:
-            print(f"{work}, {model}: {rounds} rounds of {windows[work]} windows ...", flush=True)
-            rows.append(
-                overhead(work, model, rounds, windows[work], lambda overrides, to: build(compose_recipe(overrides), to))
-            )
-    print(table(rows))
+    """Print a table of each kind, and write the rows as JSON and a chart where paths are given."""
+    options = Options.read(recipe, lambda overrides, folder: build(compose_recipe(overrides), folder))
+    for what in recipe["what"]:
+        check_choice("what", what, tuple(MEASURED))
+    rows, panels = [], []
+    for what in recipe["what"]:
+        found = MEASURED[what].rows(options)
+        print(f"\n{MEASURED[what].table(found)}\n", flush=True)
+        rows += found
+        panels += MEASURED[what].panels(found)
     if recipe["json_path"]:
         write_json(Path(recipe["json_path"]), {"rows": rows})
+    if recipe["png_path"]:
+        print(chart(Path(recipe["png_path"]), panels))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Configuration -> objects. The only module that knows Hydra and omegaconf; nothing of theirs gets past it."""
 
-import difflib
 import functools
 import inspect
 import logging
@@ -16,7 +15,6 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -24,31 +22,27 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tbptt import checkpoint
+from tbptt.budget import choose
 from tbptt.callbacks import Checkpoints, Monitor
-from tbptt.data import TextDataModule
+from tbptt.construct import Recipe, call, instance, target
+from tbptt.data import TextDataModule, truncation
 from tbptt.errors import UserError, check_choice, check_integer, check_number
-from tbptt.length import limited, trainer_arguments, training_length
+from tbptt.length import trainer_arguments, training_length
+from tbptt.memory import Prediction, Setting
 from tbptt.module import OptimizerFactory, SchedulerFactory
 from tbptt.nn import LanguageModel
 from tbptt.run import Run
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-Recipe = dict[str, Any]
 
-# A configuration may name these and nothing else: it must not become a way to call anything at all.
-TARGETS = ("tbptt.", "torch.optim.", "lightning.pytorch.loggers.", "lightning.pytorch.callbacks.")
+# Dtypes of weights, and of products beside float32 weights, by Lightning's names.
+TRUE = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
+MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 # Where torch has one kernel for all parameters, on these devices.
 FUSED = ("torch.optim.Adam", "torch.optim.AdamW", "torch.optim.SGD")
 
 SECTIONS = {"data", "model", "task", "bptt", "optimizer", "scheduler", "trainer", "callbacks", "logger"}
 SECTIONS |= {"seed", "resume"}
-
-# What people ask for and cannot have, with the reason.
-NEVER = {
-    "model.bidirectional": "a bidirectional language model would see the very token it must predict",
-    "data.shuffle": "windows come in the order of the text, or the state carried between them means nothing",
-    "data.num_workers": "windows are slices of memory, which no worker process could bring sooner",
-}
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +123,7 @@ def build(recipe: Recipe, folder: Path) -> Run:
     if recipe["seed"] >= 2**32:
         raise UserError(f"seed must be less than 2 ** 32, but it is {recipe['seed']}; give a smaller one.")
     L.seed_everything(recipe["seed"], workers=True, verbose=False)
-    data = call(TextDataModule, "data", recipe["data"], **call(truncation, "bptt", recipe["bptt"]))
+    data = call(TextDataModule, "data", recipe["data"], **call(truncation, "bptt", recipe["bptt"], seed=recipe["seed"]))
     model = call(LanguageModel, "model", recipe["model"], vocab_size=len(data.vocabulary))
     callbacks = {name: instance(f"callbacks.{name}", section) for name, section in recipe["callbacks"].items()}
     logger = instance("logger", recipe["logger"], save_dir=str(folder)) if recipe["logger"].get("_target_") else None
@@ -141,22 +135,26 @@ def build(recipe: Recipe, folder: Path) -> Run:
         raise UserError(
             f"hydra.run.dir={folder} holds a run already; give another folder, or go on with resume={folder}."
         )
-    windows = limited(len(data.train_loader()), section.get("limit_train_batches"))
-    scheduler, interval = build_scheduler(recipe["scheduler"], *training_length(trainer, windows))
+    windows = data.train_loader(limit=section.get("limit_train_batches")).windows_per_pass
+    length = functools.partial(training_length, trainer, windows)
+    scheduler, interval = build_scheduler(recipe["scheduler"], length)
     stops = any(isinstance(callback, EarlyStopping) for callback in callbacks.values())
     if not trainer.limit_val_batches and (stops or "ReduceLROnPlateau" in str(recipe["scheduler"].get("_target_"))):
         what = "callbacks=early_stopping" if stops else "scheduler=plateau"
         raise UserError(f"{what} needs validation, and there is none; take another, or give data.val_path=FILE.")
+    optimizer = build_optimizer(recipe["optimizer"], trainer)
+    memory = build_memory(recipe["bptt"], model, data, trainer, optimizer)
     task = instance(
         "task",
         recipe["task"],
         model=model,
         vocabulary=data.vocabulary,
-        optimizer=build_optimizer(recipe["optimizer"], trainer),
+        optimizer=optimizer,
         scheduler=scheduler,
         interval=interval,
         recipe=recipe,
         corpus={"source": data.corpus.source, "sha256": data.corpus.sha256},
+        plan=memory.plan,
     )
     return Run(
         trainer=trainer,
@@ -167,6 +165,7 @@ def build(recipe: Recipe, folder: Path) -> Run:
         folder=folder,
         seed=recipe["seed"],
         resume=resume,
+        memory=memory,
     )
 
 
@@ -175,65 +174,6 @@ def check_keys(recipe: Recipe) -> None:
     wrong = recipe.keys() - SECTIONS
     if wrong:
         raise UserError(f"{', '.join(sorted(wrong))}: no such key; the top level has {', '.join(sorted(SECTIONS))}.")
-
-
-def truncation(window: int, reset: str) -> dict[str, Any]:
-    """What the keys of `bptt` are to the data."""
-    return {"window_steps": window, "reset": reset}
-
-
-def call(function: Callable[..., Any], key: str, values: dict[str, Any], **passed: Any) -> Any:
-    """Call a constructor with a section of the recipe, and with what this module knows.
-
-    Raises:
-        UserError: for a name the constructor does not have, one that is missing, or a value that it refuses.
-    """
-    names = inspect.signature(function).parameters
-    free = any(item.kind is item.VAR_KEYWORD for item in names.values())
-    known = [name for name, item in names.items() if item.kind is not item.VAR_KEYWORD and name not in passed]
-    for name in values:
-        if f"{key}.{name}" in NEVER:
-            raise UserError(f"{key}.{name} cannot be set: {NEVER[f'{key}.{name}']}.")
-        if name not in known and not free:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {key}.{near[0]}?" if near else f"it has {', '.join(known)}."
-            raise UserError(f"{key}.{name} is not a key of {function.__name__}; {hint}")
-    for name in known:
-        if names[name].default is inspect.Parameter.empty and name not in values:
-            raise UserError(f"{key}.{name} must be given; write {key}.{name}=VALUE.")
-    try:
-        return function(**values, **passed)
-    except UserError:
-        raise
-    except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
-        raise UserError(f"{key}: {function.__name__} refuses these values: {error}") from error
-
-
-def instance(key: str, section: Recipe, **passed: Any) -> Any:
-    """The object that a section with `_target_` describes.
-
-    Raises:
-        UserError: when the target is not allowed or does not take these values.
-    """
-    return call(
-        target(key, section), key, {name: value for name, value in section.items() if name != "_target_"}, **passed
-    )
-
-
-def target(key: str, section: Recipe) -> Callable[..., Any]:
-    """The class that a section names.
-
-    Raises:
-        UserError: when it is outside the project's and torch's and Lightning's own, or does not exist.
-    """
-    name = str(section.get("_target_"))
-    if not name.startswith(TARGETS):
-        raise UserError(f"{key}._target_ must start with one of {', '.join(TARGETS)}, but it is {name!r}.")
-    try:
-        found: Callable[..., Any] = hydra.utils.get_class(name)
-    except (ImportError, ValueError, TypeError) as error:
-        raise UserError(f"{key}._target_ must name a class, but there is no {name!r}.") from error
-    return found
 
 
 def one(callbacks: dict[str, Any], kind: type) -> Any:
@@ -278,7 +218,30 @@ def build_optimizer(section: Recipe, trainer: L.Trainer) -> OptimizerFactory:
     return make
 
 
-def build_scheduler(section: Recipe, updates: int | None, epochs: int | None) -> tuple[SchedulerFactory | None, str]:
+def build_memory(
+    section: Recipe, model: LanguageModel, data: TextDataModule, trainer: L.Trainer, optimizer: OptimizerFactory
+) -> Prediction:
+    """How windows are run, and what that takes; the model gets the weights' dtype and what its kernel is to keep."""
+    if trainer.precision in TRUE:
+        model.to(TRUE[trainer.precision])
+    device = trainer.strategy.root_device.type
+    steps, context = data.longest_window()
+    setting = Setting(
+        model=model,
+        streams=max(1, data.batch_size // trainer.world_size),
+        steps=steps,
+        context=context,
+        optimizer=optimizer,
+        accumulate=trainer.accumulate_grad_batches,
+        compute_dtype=MIXED.get(trainer.precision, model.embedding.weight.dtype),
+        device=device,
+    )
+    memory = choose(setting, section["chunk"], section["memory_mib"])
+    model.core.save = memory.save
+    return memory
+
+
+def build_scheduler(section: Recipe, length: Callable[[str], int | None]) -> tuple[SchedulerFactory | None, str]:
     """From an optimizer to a learning-rate schedule, and whether it advances per "step" or per "epoch".
 
     A schedule that must know the length of training is told it, in its own unit.
@@ -292,7 +255,7 @@ def build_scheduler(section: Recipe, updates: int | None, epochs: int | None) ->
         return None, interval
     parameters = inspect.signature(target("scheduler", values)).parameters
     for name in {"T_max", "total_steps"} & set(parameters) - set(values):
-        values[name] = updates if interval == "step" else epochs
+        values[name] = length(interval)
         if values[name] is None:
             raise UserError("scheduler needs to know how long training lasts; set trainer.max_epochs or max_steps.")
 

@@ -2,15 +2,16 @@
 
 import logging
 import platform
+from typing import Any
 
 import lightning as L
 import torch
 from torch import Tensor
 
 from tbptt.errors import check_choice, check_integer
-from tbptt.length import limited
-from tbptt.streams import WindowLoader
+from tbptt.streams import WindowLoader, context_steps
 from tbptt.text import Corpus, Vocabulary, read_corpus
+from tbptt.truncation import WindowLengths
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ class TextDataModule(L.LightningDataModule):
         eval_batch_size: streams of validation and test; with 1 each token but the first is scored, in context.
         window_steps: steps of a window.
         reset: "epoch" or "never": when the training state starts anew.
+        horizon: steps a gradient may reach back in training, None for `window_steps`.
+        lengths: of the training windows, None for `window_steps` each.
     """
 
     corpus: Corpus
@@ -57,16 +60,21 @@ class TextDataModule(L.LightningDataModule):
         eval_batch_size: int,
         window_steps: int,
         reset: str,
+        horizon: int | None = None,
+        lengths: WindowLengths | None = None,
     ) -> None:
         super().__init__()
         check_integer("data.batch_size", batch_size, 1, "it counts the streams trained side by side")
         check_integer("data.eval_batch_size", eval_batch_size, 1, "it counts the streams evaluated side by side")
         check_integer("bptt.window", window_steps, 1, "it counts the steps of a window")
         check_choice("bptt.reset", reset, ("epoch", "never"))
+        context_steps(window_steps, horizon)
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.window_steps = window_steps
         self.reset = reset
+        self.horizon = horizon
+        self.lengths = lengths
         self.corpus = read_corpus(level, path, val_path, test_path, val_fraction, test_fraction, encoding)
         self.vocabulary = self._build_vocabulary(level, min_count, max_vocab, lowercase, normalize)
         self.tokens = {part: self._encode(getattr(self.corpus, part)) for part in ("train", "validation", "test")}
@@ -88,14 +96,16 @@ class TextDataModule(L.LightningDataModule):
     def _encode(self, text: str) -> Tensor:
         return torch.from_numpy(self.vocabulary.encode(text)) if text else torch.empty(0, dtype=torch.uint8)
 
-    def train_loader(self, rank: int = 0, world_size: int = 1, pass_windows: int | None = None) -> WindowLoader:
-        """The training windows of one of `world_size` processes."""
+    def train_loader(self, rank: int = 0, world_size: int = 1, limit: float | None = None) -> WindowLoader:
+        """The training windows of one of `world_size` processes; `limit` of each pass, a share or a number of them."""
         return WindowLoader(
             self.tokens["train"],
             self.batch_size,
             self.window_steps,
             reset=self.reset,
-            pass_windows=pass_windows,
+            horizon=self.horizon,
+            lengths=self.lengths,
+            limit=limit,
             rank=rank,
             world_size=world_size,
         )
@@ -109,8 +119,12 @@ class TextDataModule(L.LightningDataModule):
         streams = min(self.eval_batch_size, len(tokens) // 2)
         return WindowLoader(tokens, streams, self.window_steps) if streams else None
 
+    def longest_window(self) -> tuple[int, int]:
+        """Steps that a training window has at most, context included, and those of context."""
+        return self._train.longest
+
     def windows(self) -> dict[str, int]:
-        """Windows of one pass over each part, 0 where there is no such part."""
+        """Windows of the first pass over each part, 0 where there is no such part."""
         validation, test = self.evaluation_loader("validation"), self.evaluation_loader("test")
         return {"train": len(self._train), "val": len(validation or ()), "test": len(test or ())}
 
@@ -119,8 +133,7 @@ class TextDataModule(L.LightningDataModule):
         trainer = self.trainer
         if trainer is None:
             return self._train
-        windows = limited(len(self._train), trainer.limit_train_batches)
-        return self.train_loader(trainer.global_rank, trainer.world_size, windows)
+        return self.train_loader(trainer.global_rank, trainer.world_size, trainer.limit_train_batches)
 
     def val_dataloader(self) -> WindowLoader | None:
         """The validation windows; every process evaluates the whole text."""
@@ -148,8 +161,28 @@ class TextDataModule(L.LightningDataModule):
         loader = self._train if part == "train" else self.evaluation_loader(part)
         assert loader is not None
         text += f", {loader.batch_size} streams, {len(loader)} windows, {loader.spare} spare"
+        if not loader.equal:
+            text += " (other passes have other numbers of windows)"
         if part != "train" and loader.batch_size > 1:
             text += f", {loader.batch_size} cold starts"
         if part != "train" and loader.batch_size < self.eval_batch_size:
             text += f" (too short for data.eval_batch_size={self.eval_batch_size})"
         return text
+
+
+def truncation(
+    window: int,
+    reset: str,
+    horizon: int | None,
+    random_window: bool,
+    grow_from: int | None,
+    grow_windows: int | None,
+    chunk: int | str,
+    memory_mib: float | None,
+    *,
+    seed: int,
+) -> dict[str, Any]:
+    """What the keys of `bptt` and the seed of the run are to `TextDataModule`. How a window is run is not its concern."""
+    del chunk, memory_mib
+    lengths = WindowLengths(window, random=random_window, grow_from=grow_from, grow_windows=grow_windows, seed=seed)
+    return {"window_steps": window, "reset": reset, "horizon": horizon, "lengths": lengths}

@@ -1,11 +1,13 @@
 """How long a run is: windows of a pass, optimizer updates, passes over the text."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import lightning as L
 
 from tbptt.errors import check_integer, check_number, refusal
+from tbptt.truncation import limited
 
 
 def check_lengths(section: dict[str, Any]) -> None:
@@ -24,13 +26,6 @@ def check_lengths(section: dict[str, Any]) -> None:
     if not isinstance(interval, (int, float)) or isinstance(interval, bool) or interval <= 0:
         rule = "be a fraction of an epoch (up to 1.0) or a whole number of windows"
         raise refusal("trainer.val_check_interval", rule, interval, "use trainer.limit_val_batches=0 for no validation")
-
-
-def limited(windows: int, limit: float | None) -> int:
-    """How many of so many windows Lightning uses under a limit: a share (float), a number (int), or all (None)."""
-    if limit is None:
-        return windows
-    return int(windows * limit) if isinstance(limit, float) else min(windows, limit)
 
 
 def check_limit(part: str, windows: int, limit: float | None) -> None:
@@ -71,14 +66,32 @@ def trainer_arguments(section: dict[str, Any], windows: dict[str, int], *, unuse
     return values
 
 
-def training_length(trainer: L.Trainer, windows: int) -> tuple[int | None, int | None]:
-    """Optimizer updates and epochs of a whole run whose pass has so many windows, None where nothing bounds them.
+def training_length(trainer: L.Trainer, windows: int | Callable[[int], int], unit: str) -> int | None:
+    """How long a whole run is, in optimizer updates ("step") or in passes begun ("epoch"), None where nothing says.
 
     Computed here: asking Lightning for it while the optimizer is made drops the position of a resumed run.
+
+    Args:
+        trainer: with the bounds on the run.
+        windows: of each pass, or a function from the number of a pass (from 0) to them.
+        unit: "step" or "epoch".
     """
-    per_epoch = math.ceil(windows / trainer.accumulate_grad_batches)
+    group = trainer.accumulate_grad_batches
     epochs = trainer.max_epochs if trainer.max_epochs is not None and trainer.max_epochs > 0 else None
-    bounds = [trainer.max_steps] if trainer.max_steps > 0 else []
-    bounds += [epochs * per_epoch] if epochs else []
-    updates = min(bounds) if bounds else None
-    return updates, epochs if updates is None else math.ceil(updates / per_epoch)
+    most = trainer.max_steps if trainer.max_steps > 0 else None
+    if epochs is None and most is None:
+        return None
+    if isinstance(windows, int):
+        per_epoch = math.ceil(windows / group)
+        updates = min(bound for bound in (most, epochs and epochs * per_epoch) if bound)
+        return updates if unit == "step" else math.ceil(updates / per_epoch)
+    # Passes are counted out only where their lengths matter.
+    if epochs is None and unit == "step":
+        return most
+    if most is None and unit == "epoch":
+        return epochs
+    updates = passes = 0
+    while (epochs is None or passes < epochs) and (most is None or updates < most):
+        updates += math.ceil(windows(passes) / group)
+        passes += 1
+    return passes if unit == "epoch" else min(updates, most or updates)

@@ -10,12 +10,14 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from tbptt.errors import UserError
 from tbptt.metrics import TokenLoss
+from tbptt.passes import close_pass, set_length, start_pass
 from tbptt.state import State
 from tbptt.streams import Window
 
@@ -62,6 +64,7 @@ class TBPTTModule(L.LightningModule, ABC):
         self._carry: State | None = None
         self._evaluation_carry: State | None = None
         self._saved: dict[str, Any] | None = None
+        self._rates: list[float] = []
 
     # What a task says.
 
@@ -71,7 +74,7 @@ class TBPTTModule(L.LightningModule, ABC):
 
     @abstractmethod
     def window_loss(self, window: Window, state: State) -> tuple[Tensor, State]:
-        """Mean nats per target of a window, with its gradient, and the state after it."""
+        """Mean nats per target of a window, with its gradient, and the state after `window.advance` steps."""
 
     @abstractmethod
     def window_nats(self, window: Window, state: State) -> tuple[Tensor, State]:
@@ -120,6 +123,8 @@ class TBPTTModule(L.LightningModule, ABC):
 
         Here, since nothing before draws from the generators for training, and nothing after may.
         """
+        set_length(self.trainer)
+        self._rates = []
         saved, self._saved = self._saved, None
         if saved is None:
             if self.global_rank:
@@ -154,8 +159,34 @@ class TBPTTModule(L.LightningModule, ABC):
         return float(optimizer.param_groups[0]["lr"])
 
     def on_train_epoch_start(self) -> None:
-        """Start the loss of a new pass."""
+        """Start a new pass: its windows, and its loss."""
+        start_pass(self.trainer)
         self.train_loss = TokenLoss()
+
+    def on_train_batch_start(self, batch: Window, batch_idx: int) -> None:
+        """Note the factor on the learning rate that the window asks for."""
+        self._rates.append(batch.rate)
+
+    def optimizer_step(
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: Optimizer | LightningOptimizer,
+        optimizer_closure: Callable[[], Any] | None = None,
+    ) -> None:
+        """Update, at the scheduled rate times the mean factor of the windows in it; the schedule does not see that."""
+        factor, self._rates = sum(self._rates) / len(self._rates), []
+        scheduled = [group["lr"] for group in optimizer.param_groups]
+        if factor != 1.0:
+            for group in optimizer.param_groups:
+                group["lr"] = group["lr"] * factor
+        try:
+            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+        finally:
+            for group, rate in zip(optimizer.param_groups, scheduled, strict=True):
+                group["lr"] = rate
+        # Lightning would keep them until the next window's are made, and both would take memory.
+        optimizer.zero_grad(set_to_none=True)
 
     def on_validation_epoch_start(self) -> None:
         """Start the evaluation of a text from its beginning."""
@@ -230,6 +261,7 @@ class TBPTTModule(L.LightningModule, ABC):
         self._carry = None if carry is None else self._own_columns(State.from_dict(carry))
         schedules = [dict(state) for state in checkpoint["lr_schedulers"]]
         self._saved = {"rng": checkpoint["rng"], "train_loss": checkpoint["train_loss"], "lr_schedulers": schedules}
+        close_pass(checkpoint)
         for state in checkpoint["lr_schedulers"]:
             for name in LENGTHS & state.keys():
                 del state[name]

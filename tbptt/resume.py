@@ -23,6 +23,15 @@ SAME_TRAINER = (
     "limit_train_batches",
 )
 
+# Where a text lies, since its checksum is compared; and what costs time or memory but does not change the result.
+FREE = {
+    "data": {"path", "val_path", "test_path"},
+    "bptt": {"chunk", "memory_mib"},
+    "model": {"kernel", "save"},
+    "optimizer": set[str](),
+    "scheduler": set[str](),
+}
+
 log = logging.getLogger(__name__)
 
 
@@ -65,10 +74,10 @@ def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[
     """Keys on which two recipes train differently, with both values.
 
     How long, how often validated and what is logged may change between a run and the one that goes on with it; where
-    the text lies may too, since its checksum is compared.
+    the text lies may too, and how much memory a window takes.
     """
-    for section in ("model", "optimizer", "scheduler", "bptt", "data"):
-        for key in sorted((theirs[section].keys() | ours[section].keys()) - {"path", "val_path", "test_path"}):
+    for section in FREE:
+        for key in sorted((theirs[section].keys() | ours[section].keys()) - FREE[section]):
             if theirs[section].get(key) != ours[section].get(key):
                 yield f"{section}.{key}", theirs[section].get(key), ours[section].get(key)
     for key in SAME_TRAINER:

@@ -22,6 +22,7 @@ from tbptt.callbacks import Checkpoints, Monitor
 from tbptt.callbacks.checkpoints import best_path, last_path
 from tbptt.data import TextDataModule
 from tbptt.errors import UserError
+from tbptt.memory import Prediction
 from tbptt.metrics import bits, perplexity
 from tbptt.resume import prepare_resume
 from tbptt.tasks import LanguageModelTask, quoted, unit
@@ -41,6 +42,7 @@ class Run:
     folder: Path
     seed: int
     resume: Path | None
+    memory: Prediction
 
 
 def train(run: Run) -> dict[str, Any]:
@@ -58,6 +60,7 @@ def train(run: Run) -> dict[str, Any]:
     run.data.report()
     parameters = sum(parameter.numel() for parameter in run.task.parameters())
     log.info("model: %s parameters", f"{parameters:,}")
+    log.info("memory of training (tensors of one process):\n%s", run.memory.table())
     done = 0 if run.resume is None else prepare_resume(run.task, run.data, run.trainer, run.resume)
     try:
         run.trainer.fit(run.task, datamodule=run.data, ckpt_path=run.resume, weights_only=True)

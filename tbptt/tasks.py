@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tbptt.bptt import WHOLE, Plan, window_loss
 from tbptt.metrics import TokenLoss
 from tbptt.module import OptimizerFactory, SchedulerFactory, TBPTTModule
 from tbptt.nn import LanguageModel
@@ -18,6 +19,7 @@ class LanguageModelTask(TBPTTModule):
     Args beyond those of `TBPTTModule`:
         vocabulary: of the text; saved in every checkpoint.
         corpus: where the text came from and its checksum; saved too.
+        plan: how windows are run; a choice of memory and speed.
     """
 
     model: LanguageModel
@@ -32,18 +34,20 @@ class LanguageModelTask(TBPTTModule):
         interval: str = "epoch",
         recipe: dict[str, Any],
         corpus: dict[str, str],
+        plan: Plan = WHOLE,
     ) -> None:
         super().__init__(model, optimizer=optimizer, scheduler=scheduler, interval=interval, recipe=recipe)
         self.vocabulary = vocabulary
         self.corpus = corpus
+        self.plan = plan
 
     def initial_state(self, streams: int) -> State:
         """Zeros, or the learned state."""
         return self.model.initial_state(streams)
 
     def window_loss(self, window: Window, state: State) -> tuple[Tensor, State]:
-        """Mean nats per token."""
-        return self.model.loss(window.x, window.y, state)
+        """Mean nats per token, and the state that the next window starts from."""
+        return window_loss(self.model, window.x, window.y, state, plan=self.plan, advance=window.advance)
 
     def window_nats(self, window: Window, state: State) -> tuple[Tensor, State]:
         """Sum of nats."""

@@ -18,6 +18,7 @@ import torch
 
 from tbptt.build import build, compose_recipe, quiet_lightning
 from tbptt.run import Run, train
+from tbptt.streams import Window
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = (
@@ -61,6 +62,14 @@ def words(tmp_path: Path) -> Path:
     lines = [f"{draw.choice(subjects)} {draw.choice(verbs)} {draw.choice(places)}" for _ in range(1200)]
     path = tmp_path / "words.txt"
     path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    draw = random.Random(5)
+    path = tmp_path / "toy.txt"
+    path.write_text("".join(draw.choices("abcde", weights=[5, 4, 3, 2, 1], k=600)))
     return path
 
 
@@ -109,6 +118,34 @@ def rates(run: Run) -> list[float]:
     run.trainer.callbacks.append(Watch())  # type: ignore[attr-defined]
     run.trainer.fit(run.task, datamodule=run.data, ckpt_path=run.resume, weights_only=True)
     return seen
+
+
+class Watch(L.Callback):
+    """What happens in a run, in order."""
+
+    def __init__(self) -> None:
+        self.windows: list[tuple[int, int]] = []
+        self.validations: list[tuple[int, int]] = []
+        self.rates: list[float] = []
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Window, batch_idx: int) -> None:
+        self.windows.append((trainer.current_epoch, len(batch.y)))
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: Any, optimizer: Any) -> None:
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        self.validations.append((trainer.current_epoch, trainer.fit_loop.batch_idx))
+
+    def lengths(self, number: int) -> list[int]:
+        return [length for epoch, length in self.windows if epoch == number]
+
+
+def watched(run: Run) -> Watch:
+    watch = Watch()
+    run.trainer.callbacks.append(watch)  # type: ignore[attr-defined]
+    run.trainer.fit(run.task, datamodule=run.data, ckpt_path=run.resume, weights_only=True)
+    return watch
 
 
 def script(name: str, *overrides: str, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:

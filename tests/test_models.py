@@ -41,9 +41,9 @@ def test_a_core_is_the_torch_layer_of_its_weights(cell: str, nonlinearity: str |
         input_size=5,
         hidden_size=7,
         num_layers=layers,
-        dropout=0.0,
         learn_initial_state=False,
         nonlinearity=nonlinearity,
+        kernel="torch",
     )
     kind = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}[cell]
     plain = kind(5, 7, layers, **({"nonlinearity": nonlinearity} if nonlinearity else {}))

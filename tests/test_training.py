@@ -1,5 +1,6 @@
 """The trainer against a plain loop, and what must not change a run."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import torch.nn.functional as F
 from conftest import assert_equal_weights, weights
 from torch import Tensor, nn
 
+from tbptt.bptt import window_loss
 from tbptt.callbacks import Samples
+from tbptt.nn.dropout import Dropout
 from tbptt.run import Run
 from tbptt.streams import Window
 
@@ -50,29 +53,33 @@ def losses(run: Run) -> list[float]:
 
 
 def plain_loop(start: dict[str, Tensor], cell: str, tokens: Tensor, *, clip: float, accumulate: int = 1) -> nn.Module:
-    """The 25 lines that a trainer must equal: 4 streams, windows of 9, the state carried and detached."""
+    """The lines of plain torch that a trainer must equal: 4 streams, windows of 9, the state carried and detached."""
     kind = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}[cell.split()[0]]
     options = {"nonlinearity": "relu"} if "relu" in cell else {}
     net = nn.ModuleDict(
         {
             "embedding": nn.Embedding(*start["model.embedding.weight"].shape),
-            "rnn": kind(12, 16, 2, dropout=0.3, **options),
+            "first": kind(12, 16, **options),
+            "second": kind(16, 16, **options),
             "out": nn.Linear(16, len(start["model.embedding.weight"])),
         }
-    )
-    names = {"model.embedding.": "embedding.", "model.core.rnn.": "rnn.", "model.head.projection.": "out."}
-    for ours, theirs in names.items():
-        start = {name.replace(ours, theirs): value for name, value in start.items()}
-    net.load_state_dict(start)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.002, weight_decay=0.01, fused=True)
+    ).double()
+    for name, value in start.items():
+        layer = "second" if name.endswith("_l1") else "first"
+        for ours, theirs in (("core.rnn", layer), ("head.projection", "out"), ("_l1", "_l0"), ("model.", "")):
+            name = name.replace(ours, theirs)
+        net.get_parameter(name).data.copy_(value)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.002, weight_decay=0.01)
     streams = tokens[: len(tokens) // 4 * 4].view(4, -1).t().long()
     torch.manual_seed(SEED)
-    state = None
+    dropout, states = Dropout(0.3), [None, None]
     for number, begin in enumerate(range(0, 20 * 9, 9)):
         x, y = streams[begin : begin + 9], streams[begin + 1 : begin + 10]
-        hidden, state = net["rnn"](F.dropout(net["embedding"](x), 0.3), state)
-        state = tuple(s.detach() for s in state) if isinstance(state, tuple) else state.detach()
-        loss = F.cross_entropy(net["out"](F.dropout(hidden, 0.3)).flatten(0, 1), y.flatten())
+        drop = dropout.window()
+        hidden, states[0] = net["first"](drop(net["embedding"](x), 0), states[0])
+        hidden, states[1] = net["second"](drop(hidden, 1), states[1])
+        states = [tuple(s.detach() for s in state) if isinstance(state, tuple) else state.detach() for state in states]
+        loss = F.cross_entropy(net["out"](drop(hidden, 2)).flatten(0, 1), y.flatten())
         (loss / accumulate).backward()
         if (number + 1) % accumulate == 0:
             nn.utils.clip_grad_norm_(net.parameters(), clip)
@@ -83,7 +90,36 @@ def plain_loop(start: dict[str, Tensor], cell: str, tokens: Tensor, *, clip: flo
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("cell", MODELS)
-def test_twenty_windows_equal_a_plain_loop_bit_for_bit(make: Make, words: Path, cell: str, accumulate: int) -> None:
+@pytest.mark.parametrize("chunk", ["auto", 4])
+def test_twenty_windows_equal_a_plain_loop(make: Make, words: Path, cell: str, accumulate: int, chunk: str) -> None:
+    """Trainer, carry, dropout, head, chunks, clipping and accumulation against plain torch, in float64."""
+    run = make(
+        f"data.path={words}",
+        *f"model={cell}".split(),
+        f"bptt.chunk={chunk}",
+        "model.dropout=0.3",
+        "trainer.precision=64-true",
+        "trainer.gradient_clip_val=0.25",
+        f"trainer.max_steps={20 // accumulate}",
+        f"trainer.accumulate_grad_batches={accumulate}",
+        "scheduler=constant",
+    )
+    start = weights(run)
+    fit(run, SeedAtStart())
+    plain = plain_loop(start, cell, run.data.tokens["train"], clip=0.25, accumulate=accumulate).state_dict()
+    assert run.trainer.global_step == 20 // accumulate
+    for name, value in weights(run).items():
+        layer = "second" if name.endswith("_l1") else "first"
+        for ours, theirs in (("core.rnn", layer), ("head.projection", "out"), ("_l1", "_l0"), ("model.", "")):
+            name = name.replace(ours, theirs)
+        torch.testing.assert_close(value, plain[name], rtol=1e-11, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("cell", MODELS)
+def test_twenty_windows_equal_a_loop_without_lightning_bit_for_bit(
+    make: Make, words: Path, cell: str, accumulate: int
+) -> None:
     run = make(
         f"data.path={words}",
         *f"model={cell}".split(),
@@ -93,16 +129,22 @@ def test_twenty_windows_equal_a_plain_loop_bit_for_bit(make: Make, words: Path, 
         f"trainer.accumulate_grad_batches={accumulate}",
         "scheduler=constant",
     )
+    model = copy.deepcopy(run.task.model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.002, weight_decay=0.01, fused=True)
+    torch.manual_seed(SEED)
+    state = model.initial_state(4)
+    for number, window in zip(range(20), run.data.train_loader(), strict=False):
+        loss, state = window_loss(model, window.x, window.y, state)
+        (loss / accumulate).backward()
+        if (number + 1) % accumulate == 0:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+            optimizer.step()
+            optimizer.zero_grad()
     start = weights(run)
     fit(run, SeedAtStart())
-    plain = plain_loop(start, cell, run.data.tokens["train"], clip=0.25, accumulate=accumulate).state_dict()
     trained = run.task.model.state_dict()
-    assert run.trainer.global_step == 20 // accumulate
     assert not torch.equal(trained["embedding.weight"], start["model.embedding.weight"])
-    for ours, theirs in (("embedding.", "embedding."), ("core.rnn.", "rnn."), ("head.projection.", "out.")):
-        for name, value in trained.items():
-            if name.startswith(ours):
-                assert torch.equal(value, plain[name.replace(ours, theirs)]), name
+    assert_equal_weights(trained, model.state_dict())
 
 
 def test_no_gradient_passes_from_a_window_to_the_one_before(make: Make, words: Path) -> None:

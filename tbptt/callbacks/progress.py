@@ -14,6 +14,7 @@ from tbptt.errors import check_number
 from tbptt.length import training_length
 from tbptt.metrics import TokenLoss, perplexity
 from tbptt.module import TBPTTModule
+from tbptt.passes import train_loader
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +46,13 @@ class Progress(L.Callback):
         self._shown = time.perf_counter()
         self._done_at_start = 0
         self._all = Stopwatch()
+        self._updates: int | None = None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Open the live line where the output is a terminal."""
         self._done_at_start = trainer.global_step
+        loader = train_loader(trainer)
+        self._updates = None if loader is None else training_length(trainer, loader.windows_per_pass, "step")
         if trainer.is_global_zero and rich.get_console().is_terminal:
             self._live = Live(Text(""), refresh_per_second=2, transient=True)
             self._live.start()
@@ -124,8 +128,7 @@ class Progress(L.Callback):
 
     def _share_and_seconds_left(self, trainer: L.Trainer) -> tuple[float, str]:
         """Share of all updates done, and the time the rest takes at the speed so far."""
-        updates, _ = training_length(trainer, int(trainer.num_training_batches))
-        here = trainer.global_step - self._done_at_start
+        updates, here = self._updates, trainer.global_step - self._done_at_start
         if updates is None or here < 1:
             return 0.0, ""
         left = round(self._all.seconds / here * max(0, updates - trainer.global_step))

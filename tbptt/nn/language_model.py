@@ -3,10 +3,12 @@
 Shapes, time-major: tokens `(T, B)` int64, hidden `(T, B, H)`, logits `(T, B, V)`, state `(L, B, H)`.
 """
 
+import torch
 from torch import Tensor, nn
 
 from tbptt.errors import UserError, check_choice, check_integer
 from tbptt.nn.core import Core
+from tbptt.nn.dropout import Dropout
 from tbptt.nn.head import Head
 from tbptt.state import State
 
@@ -26,6 +28,8 @@ class LanguageModel(nn.Module):
         tie_weights: let the output projection share the embedding's weight (Press and Wolf 2017); needs `E == H`.
         learn_initial_state: start texts from a trained state instead of zeros.
         nonlinearity: "tanh" or "relu" for "rnn", None for the others.
+        kernel: what computes the recurrence: "auto", "ours", "torch" or "cudnn".
+        save: what "ours" keeps for the backward pass: "auto", "gates" or "hidden".
 
     Raises:
         UserError: for a value out of range or widths that cannot be tied, naming the key.
@@ -43,6 +47,8 @@ class LanguageModel(nn.Module):
         tie_weights: bool,
         learn_initial_state: bool,
         nonlinearity: str | None = None,
+        kernel: str = "auto",
+        save: str = "auto",
     ) -> None:
         super().__init__()
         check_integer("vocab_size", vocab_size, 1, "it counts the distinct tokens")
@@ -60,11 +66,12 @@ class LanguageModel(nn.Module):
             input_size=embedding_size,
             hidden_size=hidden_size,
             num_layers=num_layers,
-            dropout=dropout,
             learn_initial_state=learn_initial_state,
             nonlinearity=nonlinearity,
+            kernel=kernel,
+            save=save,
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.head = Head(hidden_size, vocab_size)
         if tie_weights:
             self.head.projection.weight = self.embedding.weight
@@ -73,22 +80,42 @@ class LanguageModel(nn.Module):
         """The state at the start of a text, for `batch_size` streams."""
         return self.core.initial_state(batch_size)
 
-    def hidden(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Outputs `(T, B, H)` of the core for `tokens` `(T, B)`, and the state after the last step."""
+    def hidden(self, tokens: Tensor, state: State | None = None, advance: int | None = None) -> tuple[Tensor, State]:
+        """Outputs `(T, B, H)` of the core for `tokens` `(T, B)`, and the state after `advance` steps (None: all)."""
         if state is None:
             state = self.initial_state(tokens.shape[1])
-        outputs, after = self.core(self.dropout(self.embedding(tokens)), state)
-        return self.dropout(outputs), after
+        dropout, layers = self.dropout.window(), self.core.rnn.num_layers
+        inputs = self.embedding(tokens)
+        if dropout is not None:
+            inputs = dropout(inputs, 0)
+        if advance is None or advance >= len(tokens):
+            outputs, after = self.core(inputs, state, dropout)
+        elif advance:
+            # A core gives its state after the last step only.
+            first, after = self.core(inputs[:advance], state, dropout)
+            second, _ = self.core(inputs[advance:], after, None if dropout is None else dropout.at(advance))
+            outputs = torch.cat([first, second])
+        else:
+            outputs, _ = self.core(inputs, state, dropout)
+            # A copy: a learned initial state shares its memory with weights that an update will change.
+            after = state.map(Tensor.clone)
+        return outputs if dropout is None else dropout(outputs, layers), after
 
     def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Logits `(T, B, V)` of the token after each of `tokens` `(T, B)`, and the state after the last step."""
         hidden, after = self.hidden(tokens, state)
         return self.head(hidden), after
 
-    def loss(self, tokens: Tensor, targets: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Mean nats per token of `targets` `(T, B)`, with its gradient, and the state after the last step."""
-        hidden, after = self.hidden(tokens, state)
-        return self.head.loss(hidden, targets), after
+    def loss(
+        self, tokens: Tensor, targets: Tensor, state: State | None = None, *, advance: int | None = None
+    ) -> tuple[Tensor, State]:
+        """Mean nats per token of `targets` `(T, B)`, with its gradient, and the state after `advance` steps.
+
+        `tokens` `(C + T, B)` may begin with `C` steps of context, which have no targets but carry gradients.
+        `advance` is None for the state after the last step.
+        """
+        hidden, after = self.hidden(tokens, state, advance)
+        return self.head.loss(hidden if len(hidden) == len(targets) else hidden[-len(targets) :], targets), after
 
     def nats(self, tokens: Tensor, targets: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Sum of nats of `targets` `(T, B)`, without a gradient, and the state after the last step."""

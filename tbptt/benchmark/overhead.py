@@ -4,12 +4,12 @@ Shapes: `B` streams, windows of `T` steps; a round is `windows` windows of each,
 machine whose speed drifts slows both alike.
 """
 
-import random
+import itertools
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,62 +18,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tbptt.errors import check_choice, check_integer
+from tbptt.benchmark.options import Options
+from tbptt.benchmark.report import Panel, Row, environment, markdown, number, panel, say, span, spread
+from tbptt.benchmark.works import find, made_text
+from tbptt.errors import check_integer
 from tbptt.run import Run
 
 # Windows at the start of a round that do not count: first allocations, first kernels.
 WARM_UP = 3
+# Of a round.
+WINDOWS = {"words": 25, "characters": 150}
 Builder = Callable[[list[str], Path], Run]
-
-
-@dataclass(frozen=True)
-class Work:
-    """A model and a shape of windows; the text is drawn at random, with every type in it."""
-
-    level: str
-    types: int
-    hidden_size: int
-    num_layers: int
-    streams: int
-    window_steps: int
-
-    def overrides(self, path: Path, cell: str, windows: int) -> list[str]:
-        """The command line of this work, with the default callbacks and TensorBoard, and without validation."""
-        values = {
-            "data": self.level,
-            "model": cell,
-            "data.path": path,
-            "data.min_count": 1,
-            "data.batch_size": self.streams,
-            "bptt.window": self.window_steps,
-            "model.embedding_size": self.hidden_size,
-            "model.hidden_size": self.hidden_size,
-            "model.num_layers": self.num_layers,
-            "scheduler": "constant",
-            "trainer.max_steps": windows,
-            "trainer.max_epochs": -1,
-            "trainer.limit_val_batches": 0,
-        }
-        return [f"{key}={value}" for key, value in values.items()]
-
-
-WORKS = {
-    "words": Work("word", types=33_278, hidden_size=200, num_layers=2, streams=20, window_steps=35),
-    "characters": Work("char", types=65, hidden_size=128, num_layers=1, streams=50, window_steps=50),
-}
-
-
-def made_text(work: Work, windows: int) -> str:
-    """Random text with exactly the types of `work`; word frequencies follow Zipf's law, as in natural text."""
-    draw = random.Random(0)  # noqa: S311 - no secret
-    count = work.streams * (work.window_steps * windows + 1)
-    if work.level == "char":
-        symbols = ["\n", *(chr(33 + i) for i in range(work.types - 1))]
-        return "".join(symbols + draw.choices(symbols, k=count))
-    # One type of the vocabulary is the end of a line.
-    symbols = [f"w{i}" for i in range(work.types - 1)]
-    drawn = symbols + draw.choices(symbols, weights=[1 / (i + 1) for i in range(len(symbols))], k=count)
-    return "\n".join(" ".join(drawn[i : i + 20]) for i in range(0, len(drawn), 20)) + "\n"
 
 
 class Clock(L.Callback):
@@ -93,7 +48,7 @@ def plain_loop(run: Run, windows: int) -> list[float]:
     tokens, streams = run.data.tokens["train"], run.data.batch_size
     types, width = model.embedding.weight.shape
     kind = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}[model.core.cell]
-    layers, dropout = model.core.rnn.num_layers, model.dropout.p
+    layers, dropout = model.core.rnn.num_layers, float(model.dropout.probability)
     embedding, out = nn.Embedding(types, width).to(device), nn.Linear(width, types).to(device)
     rnn = kind(width, width, layers, dropout=dropout if layers > 1 else 0.0).to(device)
     parameters = [*embedding.parameters(), *rnn.parameters(), *out.parameters()]
@@ -135,16 +90,15 @@ def overhead(name: str, cell: str, rounds: int, windows: int, builder: Builder) 
     """Tokens per second of the plain loop and of the trainer, and the ratio of their times, medians over the rounds.
 
     Args:
-        name: "words" or "characters".
+        name: of a work, "words" or "characters".
         cell: "lstm", "gru" or "rnn".
         rounds: how often each is run, in turn.
         windows: windows of a round.
         builder: makes a run from command-line overrides and a folder.
     """
-    check_choice("work", name, tuple(WORKS))
     check_integer("rounds", rounds, 1, "it counts the turns of each loop")
     check_integer("windows", windows, WARM_UP + 2, f"the first {WARM_UP} do not count")
-    work = WORKS[name]
+    work = find(name)
     times: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "text.txt"
@@ -170,23 +124,38 @@ def overhead(name: str, cell: str, rounds: int, windows: int, builder: Builder) 
         "windows": windows,
         "plain_tokens_per_second": tokens / statistics.median(plain for plain, _ in times),
         "trainer_tokens_per_second": tokens / statistics.median(ours for _, ours in times),
-        "time_ratio": statistics.median(ratios),
-        "time_ratio_lowest": min(ratios),
-        "time_ratio_highest": max(ratios),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
+        **spread("time_ratio", ratios),
     }
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as a Markdown table."""
-    lines = [
-        "| work | model | plain torch loop, tokens/s | trainer, tokens/s | time, trainer : plain (lowest - highest) |",
-        "|---|---|---|---|---|",
-    ]
-    for row in rows:
-        shape = f"{row['work']}, {row['num_layers']} x {row['hidden_size']}, {row['streams']} x {row['window_steps']}"
-        spread = f"{row['time_ratio']:.3f} ({row['time_ratio_lowest']:.3f} - {row['time_ratio_highest']:.3f})"
-        speeds = f"{row['plain_tokens_per_second']:,.0f} | {row['trainer_tokens_per_second']:,.0f}"
-        lines.append(f"| {shape} | {row['model']} | {speeds} | {spread} |")
-    return "\n".join(lines)
+def rows(options: Options) -> list[Row]:
+    """A row for each work and cell."""
+    assert options.builder is not None
+    rounds = options.rounds or (3 if options.quick else 8)
+    cases = list(itertools.product(options.chosen_works(tuple(WINDOWS)), options.cells))
+    found = []
+    for index, (name, cell) in enumerate(cases):
+        windows = options.windows or WINDOWS.get(name, 25) // (2 if options.quick else 1)
+        say(f"overhead, {index + 1} of {len(cases)}: {name}, {cell}, {rounds} rounds of {windows} windows")
+        row = overhead(name, cell, rounds, windows, options.builder)
+        found.append({"what": "overhead", **row, **environment("cuda" if torch.cuda.is_available() else "cpu")})
+    return found
+
+
+def table(found: list[Row]) -> str:
+    """A line for each work and cell."""
+    return markdown(
+        {
+            "work": lambda row: f"{row['work']}, {find(row['work']).shape}",
+            "model": lambda row: row["model"],
+            "plain torch loop, tokens/s": lambda row: number(row, "plain_tokens_per_second", ",.0f"),
+            "trainer, tokens/s": lambda row: number(row, "trainer_tokens_per_second", ",.0f"),
+            "time, trainer : plain (lowest - highest)": lambda row: span(row, "time_ratio"),
+        },
+        found,
+    )
+
+
+def panels(found: list[Row]) -> list[Panel]:
+    """The ratios."""
+    return [panel("time, trainer : plain", found, lambda row: f"{row['work']}, {row['model']}", "time_ratio")]

@@ -1,0 +1,287 @@
+"""What training will take in memory, part by part, before it starts.
+
+Shapes: a window is `T` steps (context included) of `B` streams, a chunk `S` steps. All figures are bytes of tensors; the
+interpreter and its libraries come on top. `scripts/benchmark.py plan` compares the prediction with the measured peak.
+
+How: a chunk's forward and backward pass and the update are gone through in thought, with a ledger of what is alive.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer, RMSprop
+
+from tbptt.bptt import Plan
+from tbptt.kernel_memory import KernelBytes, kernel_bytes
+from tbptt.nn import LanguageModel
+from tbptt.nn.kernel import choose_kernel
+from tbptt.ops.linear_cross_entropy import chunk_rows, scratch_bytes
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a prediction rests on.
+
+    Attributes:
+        model: the network.
+        streams: `B` of one process.
+        steps: `T`, context included.
+        context: steps of it that have no targets.
+        optimizer: makes the optimizer from parameters.
+        accumulate: windows whose gradients add up before an update.
+        compute_dtype: of products: bfloat16 or float16 under autocast, else that of the weights.
+        device: type of the device.
+    """
+
+    model: LanguageModel
+    streams: int
+    steps: int
+    context: int
+    optimizer: Callable[[Iterator[nn.Parameter]], Optimizer]
+    accumulate: int
+    compute_dtype: torch.dtype
+    device: str
+
+    @property
+    def item(self) -> int:
+        """Bytes of a weight."""
+        return self.model.embedding.weight.itemsize
+
+    @property
+    def kernel(self) -> str:
+        """What computes the recurrence."""
+        core = self.model.core
+        example = torch.empty(0, dtype=self.model.embedding.weight.dtype)
+        if self.device == "cuda":
+            return "cudnn" if core.kernel == "auto" else core.kernel
+        return choose_kernel(
+            core.kernel,
+            core.kind,
+            example,
+            core.rnn.hidden_size,
+            streams=self.streams,
+            bfloat16=self.compute_dtype == torch.bfloat16,
+            cut=False,
+        )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Bytes of each part at the moment that takes most, for one way to run the windows.
+
+    Attributes:
+        plan: that way.
+        save: what the kernel written by hand keeps.
+        parts: bytes by name; their sum is the peak.
+        moment: when that is.
+        reason: why this way was chosen.
+    """
+
+    plan: Plan
+    save: str
+    parts: dict[str, int]
+    moment: str = ""
+    reason: str = ""
+
+    @property
+    def total(self) -> int:
+        """The predicted peak in bytes."""
+        return sum(self.parts.values())
+
+    def table(self) -> str:
+        """Parts and total in MiB, one a line, when that is, and the reason."""
+        sizes = {**self.parts, "total": self.total}
+        width = max(map(len, sizes))
+        lines = [f"{name:<{width}}  {size / MIB:10.1f} MiB" for name, size in sizes.items()]
+        return "\n".join([*lines, f"most is taken in {self.moment}", *([self.reason] if self.reason else [])])
+
+
+@dataclass
+class _Ledger:
+    """What is alive, and what was when it was most."""
+
+    now: Counter[str]
+    peak: Counter[str] = field(default_factory=Counter)
+    moment: str = ""
+
+    def look(self, moment: str, **passing: int) -> None:
+        """A moment at which `passing` is alive too."""
+        there = self.now + Counter(passing)
+        if there.total() > self.peak.total():
+            self.peak, self.moment = there, moment
+
+
+def predict(setting: Setting, plan: Plan, save: str) -> Prediction:
+    """Bytes of each part of training, at the moment that takes most, with windows run by `plan`.
+
+    Gradients of the last update are taken to be gone when a window begins, as `zero_grad` after an update leaves it.
+    """
+    model, sizes = setting.model, plan.sizes if setting.steps > min(plan.sizes, default=setting.steps) else ()
+    wanted = {parameter: parameter.nbytes for parameter in model.parameters() if parameter.requires_grad}
+    tensors, passing = optimizer_tensors(setting.optimizer)
+    # As it comes in, as it goes on, and its gradient before and after a chunk.
+    states = (4 + borders(setting.steps, sizes)) * model.initial_state(setting.streams).nbytes
+    ledger = _Ledger(
+        Counter(
+            {
+                "weights": sum(parameter.nbytes for parameter in model.parameters()),
+                "optimizer": int(tensors * sum(wanted.values())),
+                "gradients": sum(wanted.values()) * (setting.accumulate > 1),
+                "activations": 0,
+                "head": 0,
+                "backward pass": 0,
+                "states": states,
+                # x and y, int64.
+                "tokens": 8 * setting.streams * (2 * setting.steps - setting.context),
+            }
+        )
+    )
+    before = Counter(ledger.now)
+    _first_passes(ledger, setting, sizes)
+    _sweep(ledger, setting, Plan(sizes, plan.rows), save)
+    ledger.now = before
+    ledger.now["gradients"] = sum(wanted.values())
+    ledger.look("the update", optimizer=int(passing * max(wanted.values(), default=0)))
+    return Prediction(plan, save, {name: ledger.peak[name] for name in before}, ledger.moment)
+
+
+def optimizer_tensors(optimizer: Callable[[Iterator[nn.Parameter]], Optimizer]) -> tuple[float, float]:
+    """Tensors of a parameter's size that the optimizer keeps, found by one step, and those it takes in passing."""
+    size = 1024
+    probe = nn.Parameter(torch.zeros(size))
+    made = optimizer(iter([probe]))
+    probe.grad = torch.zeros(size)
+    made.step()
+    tensors = [value for state in made.state.values() for value in state.values() if isinstance(value, Tensor)]
+    kept = sum(tensor.numel() for tensor in tensors if tensor.numel() >= size) / size
+    # One parameter after the other: SGD works in place, RMSprop takes a root, Adam divides it too.
+    passing = 0.0 if made.defaults.get("fused") or isinstance(made, SGD) else 1.0 if isinstance(made, RMSprop) else 2.0
+    return kept, passing
+
+
+def kept_bytes(setting: Setting, steps: int, save: str) -> int:
+    """Activations that a chunk of so many steps keeps for its backward pass."""
+    core, tokens = setting.model.core, steps * setting.streams
+    layers = _layers(setting, steps, save)
+    ledger = _Ledger(Counter(activations=tokens * core.rnn.input_size * setting.item))
+    _forward(ledger, setting, layers, tokens)
+    return ledger.now["activations"]
+
+
+def head_rows(setting: Setting) -> int:
+    """Rows of logits at a time, where the plan does not say."""
+    return chunk_rows(len(setting.model.embedding.weight), setting.compute_dtype, setting.device)
+
+
+def borders(steps: int, sizes: tuple[int, ...]) -> int:
+    """States kept at borders at once: of the outermost parts, and of each level inside one part."""
+    total, outer = 0, steps
+    for size in sizes:
+        total, outer = total + math.ceil(outer / size), size
+    return total
+
+
+def _sweep(ledger: _Ledger, setting: Setting, plan: Plan, save: str) -> None:
+    """The chunk that takes most: the only one, or one that finds the gradients of others there."""
+    model, core = setting.model, setting.model.core
+    steps = plan.sizes[-1] if plan.sizes else setting.steps
+    tokens = steps * setting.streams
+    head = [p.nbytes for p in model.head.parameters() if p.requires_grad]
+    of_core = [p.nbytes for p in core.rnn.parameters() if p.requires_grad]
+    table = model.embedding.weight
+    table_bytes = table.nbytes if table.requires_grad and table is not model.head.projection.weight else 0
+    layers = _layers(setting, steps, save)
+    now = ledger.now
+    now["gradients"] += sum(head) + (sum(of_core) + table_bytes if plan.sizes else 0)
+    embedded = tokens * core.rnn.input_size * setting.item
+    now["activations"] += embedded
+    _forward(ledger, setting, layers, tokens)
+    # The head: logits, and the gradient of its inputs, which stays until the chunk is done.
+    given = tokens * core.rnn.hidden_size * layers[-1].item
+    rows = min(plan.rows or head_rows(setting), tokens, setting.streams * (setting.steps - setting.context))
+    logits = scratch_bytes(rows, len(table), core.rnn.hidden_size, setting.compute_dtype)
+    now["backward pass"] += given
+    now["head"] += logits
+    ledger.look("the head", head=rows * core.rnn.hidden_size * setting.item)
+    _backward(ledger, setting, layers, tokens)
+    # The embedding: the gradient of its values, and of the dropout before them.
+    if model.dropout.probability:
+        ledger.look("the embedding", **{"backward pass": 2 * embedded + tokens * core.rnn.input_size})
+        now["backward pass"] += embedded
+    now["gradients"] += 0 if plan.sizes else table_bytes
+    ledger.look("the embedding")
+
+
+def _layers(setting: Setting, steps: int, save: str) -> list[KernelBytes]:
+    core = setting.model.core
+    return [
+        kernel_bytes(
+            setting.kernel,
+            core.kind,
+            weights,
+            steps,
+            setting.streams,
+            save=save,
+            dtype=setting.compute_dtype,
+            device=setting.device,
+        )
+        for weights in core.rnn.all_weights
+    ]
+
+
+def _first_passes(ledger: _Ledger, setting: Setting, sizes: tuple[int, ...]) -> None:
+    """The passes that find the states at borders; those of groups may take more than a chunk does with its gradients."""
+    model, core = setting.model, setting.model.core
+    for level, steps in enumerate(sizes[:-1]):
+        # Before the first chunk there are no gradients but the head's.
+        there = model.parameters() if level else model.head.parameters()
+        gradients = sum(parameter.nbytes for parameter in there if parameter.requires_grad)
+        tokens = steps * setting.streams * setting.item
+        for number, layer in enumerate(_layers(setting, steps, "hidden")):
+            values = tokens * core.rnn.hidden_size * (2 if number else 1)
+            activations = tokens * core.rnn.input_size + values + layer.forward
+            ledger.look("a pass that finds borders", gradients=gradients, activations=activations)
+
+
+def _forward(ledger: _Ledger, setting: Setting, layers: list[KernelBytes], tokens: int) -> None:
+    now, values = ledger.now, tokens * setting.model.core.rnn.hidden_size
+    for number, layer in enumerate(layers):
+        now["activations"] += layer.kept
+        ledger.look(f"the forward pass of layer {number}", activations=layer.outputs + layer.forward)
+        dropped = values * layer.item
+        if setting.model.dropout.probability:
+            ledger.look("dropout", activations=layer.outputs + 2 * dropped + values)
+            # The values and which of them are kept.
+            now["activations"] += dropped + values
+        else:
+            now["activations"] += layer.outputs
+
+
+def _backward(ledger: _Ledger, setting: Setting, layers: list[KernelBytes], tokens: int) -> None:
+    core, drops = setting.model.core, setting.model.dropout.probability > 0
+    now, values = ledger.now, tokens * core.rnn.hidden_size
+    given = 0
+    for number, layer in reversed(list(enumerate(layers))):
+        out = values * layer.item
+        if drops:
+            # Scaled, multiplied by the mask, and the mask as numbers.
+            ledger.look("the backward pass of dropout", **{"backward pass": max(given, 2 * out) + out})
+            given = out
+            now["activations"] -= values
+        passing = given + layer.backward
+        ledger.look(f"the backward pass of layer {number}", **{"backward pass": passing})
+        now["gradients"] += sum(weight.nbytes for weight in core.rnn.all_weights[number] if weight.requires_grad)
+        # Outputs of the last layer are held until the chunk is done.
+        held = out if layer is layers[-1] and not drops and not layer.outputs else 0
+        now["activations"] -= layer.kept - held
+        if number:
+            given = tokens * core.rnn.hidden_size * layers[number - 1].item
+            # What went into this layer.
+            now["activations"] -= out if drops else layers[number - 1].outputs
+    now["backward pass"] += tokens * core.rnn.input_size * setting.item
