@@ -12,6 +12,7 @@ import os
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
+from tbptt.bptt import Plan, window_loss
 from tbptt.checkpoint import Loaded, load
 from tbptt.errors import UserError
 from tbptt.evaluate import evaluate
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 __all__ = [
     "LanguageModel",
     "Loaded",
+    "Plan",
     "State",
     "TokenLoss",
     "UserError",
@@ -37,4 +39,5 @@ __all__ = [
     "load",
     "read_corpus",
     "sample",
+    "window_loss",
 ]

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from tbptt.nn import LanguageModel
 from tbptt.nn.dropout import WindowDropout
@@ -44,6 +45,14 @@ class Plan:
 
 
 WHOLE = Plan()
+# Types of characters or bytes, for which torch's own loss is the fastest.
+DENSE_TYPES = 256
+
+
+def runs_dense(model: LanguageModel, plan: Plan) -> bool:
+    """Whether a chunk has all its logits at once: no larger than what else is kept, they cost little and save time."""
+    linear = model.head.projection
+    return plan.rows is None and linear.out_features <= max(DENSE_TYPES, linear.in_features)
 
 
 def window_loss(
@@ -80,6 +89,28 @@ def window_loss(
     return loss, window.after
 
 
+# The memory of the last gradient of each parameter, by a tensor of its own beside the one that became `grad`.
+_LAST: Any = WeakTensorKeyDictionary()
+
+
+def _zeros_again(parameter: Tensor, memory_format: torch.memory_format) -> Tensor:
+    """Zeros for the gradient of a parameter, where its last one was if nothing else holds that any more.
+
+    A large block that is given back and asked for again costs a page fault for every 4 KiB, more than to fill it.
+    """
+    last = _LAST.get(parameter)
+    wanted = parameter.shape, parameter.dtype, parameter.device
+    if last is not None and (last.shape, last.dtype, last.device) == wanted:
+        users = torch._C._storage_Use_Count(last.untyped_storage()._cdata)
+        # Two: `last`, and the handle that asks.
+        if users == 2:
+            free: Tensor = last.detach()
+            return free.zero_()
+    made = torch.zeros_like(parameter, memory_format=memory_format)
+    _LAST[parameter] = made.detach()
+    return made
+
+
 class _Gradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, window: "_Window", hidden: Tensor, cell: Tensor | None, *parameters: nn.Parameter) -> Tensor:
@@ -88,7 +119,7 @@ class _Gradient(torch.autograd.Function):
         flow = window.sweep(State(hidden, cell))
         ctx.gradients = [flow.hidden if wanted else None, flow.cell if wanted else None]
         ctx.gradients += [window.gradients.get(parameter) for parameter in parameters]
-        return window.head.nats
+        return window.nats
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
@@ -123,23 +154,33 @@ class _Window:
         dtype = torch.get_autocast_dtype(device) if self.autocast else linear.weight.dtype
         # In float16 the gradients of a mean over many tokens would vanish; those of the sum do not.
         self.scale = float(targets.numel()) if dtype == torch.float16 else 1.0
-        self.head = LinearCrossEntropy(
+        self.dense = runs_dense(model, plan)
+        self.wide = torch.float64 if dtype == torch.float64 else torch.float32
+        self.nats = torch.zeros((), device=tokens.device, dtype=self.wide)
+        parts = [model.core, model.head] if self.dense else [model.core]
+        self.weights = [one for part in parts for one in part.parameters() if one.requires_grad]
+        self.head = None if self.dense else self._accumulator(dtype, plan.rows)
+
+    def _accumulator(self, dtype: torch.dtype, rows: int | None) -> LinearCrossEntropy:
+        linear = self.model.head.projection
+        return LinearCrossEntropy(
             linear.weight,
             linear.bias,
-            divisor=float(targets.numel()),
-            grad_weight=self._buffer(linear.weight),
-            grad_bias=self._buffer(linear.bias),
+            divisor=float(self.targets.numel()),
             scale=self.scale,
-            rows=plan.rows,
+            grad_weight=self._buffer(linear.weight, again=True),
+            grad_bias=self._buffer(linear.bias),
+            rows=rows,
             compute_dtype=dtype,
         )
 
-    def _buffer(self, parameter: Tensor) -> Tensor | None:
+    def _buffer(self, parameter: Tensor, *, again: bool = False) -> Tensor | None:
         """Where the gradient of a parameter adds up; a tied one has one buffer for both of its places."""
         if not parameter.requires_grad:
             return None
         if parameter not in self.gradients:
-            self.gradients[parameter] = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+            made = _zeros_again if again else torch.zeros_like
+            self.gradients[parameter] = made(parameter, memory_format=torch.contiguous_format)
         return self.gradients[parameter]
 
     def sweep(self, state: State) -> State:
@@ -193,19 +234,20 @@ class _Window:
         leaf = state.map(lambda tensor: tensor.detach().requires_grad_())
         with torch.enable_grad():
             outputs, after = self._run(begin, end, inputs, leaf)
+            scored, targets = self._scored(begin, outputs)
+            loss = self._dense_loss(scored, targets) if self.head is None else (scored, self._loss(scored, targets))
         if end == len(self.tokens) and self.advance == end:
             self.after = after.map(lambda tensor: tensor.detach().clone())
-        sources = [(outputs, self._head(begin, outputs.detach())), (after.hidden, flow.hidden), (after.cell, flow.cell)]
+        sources = [loss, (after.hidden, flow.hidden), (after.cell, flow.cell)]
         ends = [(tensor, gradient) for tensor, gradient in sources if tensor is not None and gradient is not None]
-        weights = [parameter for parameter in self.model.core.parameters() if parameter.requires_grad]
         leaves = [leaf.hidden, *([] if leaf.cell is None else [leaf.cell])]
         found = torch.autograd.grad(
             [tensor for tensor, _ in ends],
-            [*leaves, *weights, *([inputs] if inputs.requires_grad else [])],
+            [*leaves, *self.weights, *([inputs] if inputs.requires_grad else [])],
             [gradient.to(tensor.dtype) for tensor, gradient in ends],
             allow_unused=True,
         )
-        for parameter, gradient in zip(weights, found[len(leaves) :], strict=False):
+        for parameter, gradient in zip(self.weights, found[len(leaves) :], strict=False):
             self._add(parameter, gradient)
         if inputs.requires_grad:
             self._embed(begin, end, found[-1])
@@ -232,14 +274,23 @@ class _Window:
         else:
             buffer.index_add_(0, tokens.flatten(), gradient.flatten(0, 1).to(buffer.dtype))
 
-    def _head(self, begin: int, outputs: Tensor) -> Tensor | None:
-        """Add the loss of a chunk's outputs `(S, B, H)`; their gradient, None where all is context."""
+    def _scored(self, begin: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs of a chunk that have targets, `(S * B, H)`, and these; of a chunk of context none."""
         first = min(len(outputs), max(0, self.context - begin))
-        if first == len(outputs):
-            return None
-        scored, at = outputs[first:], begin + first - self.context
-        targets = self.targets[at : at + len(scored)]
-        gradient = self.head.add(scored.flatten(0, 1), targets.flatten())
-        assert gradient is not None
-        gradient = gradient.view_as(scored)
-        return gradient if not first else torch.cat([torch.zeros_like(outputs[:first]), gradient])
+        at = begin + first - self.context
+        return outputs[first:].flatten(0, 1), self.targets[at : at + len(outputs) - first].flatten()
+
+    def _loss(self, scored: Tensor, targets: Tensor) -> Tensor | None:
+        """Add the loss of a chunk; returns the gradient of its outputs."""
+        assert self.head is not None
+        gradient = self.head.add(scored.detach(), targets) if len(targets) else None
+        self.nats = self.head.nats
+        return gradient
+
+    def _dense_loss(self, scored: Tensor, targets: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Add the loss of a chunk; returns it, with its history, and its gradient."""
+        if not len(targets):
+            return None, None
+        loss = F.cross_entropy(self.model.head(scored).to(self.wide), targets, reduction="sum") / self.targets.numel()
+        self.nats = self.nats + loss.detach()
+        return loss, torch.full_like(loss, self.scale)

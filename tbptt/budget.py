@@ -94,8 +94,8 @@ def _within_budget(setting: Setting, chunk: int | str, memory_mib: float) -> Pre
     other = "" if chunk == "auto" else "bptt.chunk=auto, "
     raise UserError(
         f"bptt.memory_mib={memory_mib:g} cannot be met{asked}: weights, gradients and optimizer alone take "
-        f"{fixed / MIB:.1f} MiB, and the least that training can do with is {needed} MiB; give bptt.memory_mib={needed} "
-        f"or more, {other}or a smaller model, vocabulary or data.batch_size."
+        f"{fixed / MIB:.1f} MiB, and the least that training can do with is {needed} MiB; give "
+        f"bptt.memory_mib={needed} or more, {other}or a smaller model, vocabulary or data.batch_size."
     )
 
 
@@ -105,8 +105,8 @@ Way = tuple[Plan, str, list[int | None]]
 def _ways(setting: Setting) -> Iterator[Way]:
     """Plans, what is kept, and rows of logits to choose from, the fastest first.
 
-    A window run whole, then keeping less of it, costs less time than chunks, which have a forward pass more. Chunks keep
-    as little as they can, since they can be the longer for it.
+    A window run whole, then keeping less of it, costs less time than chunks, which have a forward pass more. Chunks
+    keep as little as they can, since they can be the longer for it.
     """
     enough = math.ceil(CHUNK_ROWS / 4 / setting.streams)
     saves, rows = _saves(setting), _rows(setting, ENOUGH_ROWS)

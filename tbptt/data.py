@@ -182,7 +182,7 @@ def truncation(
     *,
     seed: int,
 ) -> dict[str, Any]:
-    """What the keys of `bptt` and the seed of the run are to `TextDataModule`. How a window is run is not its concern."""
+    """What the keys of `bptt` and the seed of the run are to `TextDataModule`: not how a window is run."""
     del chunk, memory_mib
     lengths = WindowLengths(window, random=random_window, grow_from=grow_from, grow_windows=grow_windows, seed=seed)
     return {"window_steps": window, "reset": reset, "horizon": horizon, "lengths": lengths}

@@ -4,6 +4,7 @@ Shapes: a chunk of `S` steps of `B` streams, inputs `x` and outputs `H` wide; a 
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -51,8 +52,8 @@ class _Ours(NamedTuple):
 
 
 OURS = {
-    "lstm": _Ours((1, 2), (1, 1), (1, 2), (1, 1), 4),
-    "gru": _Ours((1, 1), (0, 1), (2, 1), (1, 0), 2),
+    "lstm": _Ours((0, 1), (0, 1), (1, 1), (0, 0), 4),
+    "gru": _Ours((0, 1), (0, 1), (1, 1), (0, 0), 2),
     "tanh": _Ours((0, 1), (0, 0), (1, 1), (0, 0), 0),
     "relu": _Ours((0, 1), (0, 0), (1, 1), (0, 0), 0.25),
 }
@@ -70,7 +71,7 @@ CUDNN = {"lstm": (6, 2), "gru": (7, 2), "tanh": (2, 2), "relu": (2, 2)}
 def kernel_bytes(
     kernel: str,
     kind: str,
-    weights: list[Tensor],
+    weights: Sequence[Tensor],
     steps: int,
     streams: int,
     *,
@@ -100,7 +101,7 @@ def kernel_bytes(
     return _torchs(kernel, kind, weights, steps, streams, narrow=narrow)
 
 
-def _ours(kind: str, weights: list[Tensor], steps: int, streams: int, save: str) -> KernelBytes:
+def _ours(kind: str, weights: Sequence[Tensor], steps: int, streams: int, save: str) -> KernelBytes:
     # Computed in float32 at least.
     item = max(4, weights[0].itemsize)
     own = [weight.numel() * item for weight in weights[:2]]
@@ -127,7 +128,9 @@ def _copies(number: tuple[int, int], own: list[int]) -> int:
     return number[0] * own[0] + number[1] * own[1]
 
 
-def _torchs(kernel: str, kind: str, weights: list[Tensor], steps: int, streams: int, *, narrow: bool) -> KernelBytes:
+def _torchs(
+    kernel: str, kind: str, weights: Sequence[Tensor], steps: int, streams: int, *, narrow: bool
+) -> KernelBytes:
     """Layers that torch makes of single operations, and cuDNN's."""
     item, hidden = weights[0].itemsize, weights[1].nbytes
     row = streams * weights[1].shape[1] * item
@@ -151,7 +154,7 @@ def _line(steps: int, few: int, *measured: KernelBytes) -> KernelBytes:
 def _onednn(
     width: int, size: int, streams: int, steps: int, dtype: torch.dtype, compute_dtype: torch.dtype
 ) -> KernelBytes:
-    """The LSTM of oneDNN, whose workspace depends on its version and the processor's instructions: one call is measured."""
+    """The LSTM of oneDNN, whose workspace depends on its version and the processor: one call is measured."""
     # A run's generator must not be drawn from.
     with torch.random.fork_rng(devices=[]):
         layer = torch.nn.LSTM(width, size, dtype=dtype)

@@ -1,6 +1,6 @@
 """What training will take in memory, part by part, before it starts.
 
-Shapes: a window is `T` steps (context included) of `B` streams, a chunk `S` steps. All figures are bytes of tensors; the
+Shapes: a window is `T` steps (with context) of `B` streams, a chunk `S` steps. All figures are bytes of tensors; the
 interpreter and its libraries come on top. `scripts/benchmark.py plan` compares the prediction with the measured peak.
 
 How: a chunk's forward and backward pass and the update are gone through in thought, with a ledger of what is alive.
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer, RMSprop
 
-from tbptt.bptt import Plan
+from tbptt.bptt import Plan, runs_dense
 from tbptt.kernel_memory import KernelBytes, kernel_bytes
 from tbptt.nn import LanguageModel
 from tbptt.nn.kernel import choose_kernel
@@ -65,7 +65,6 @@ class Setting:
             core.kind,
             example,
             core.rnn.hidden_size,
-            streams=self.streams,
             bfloat16=self.compute_dtype == torch.bfloat16,
             cut=False,
         )
@@ -125,8 +124,7 @@ def predict(setting: Setting, plan: Plan, save: str) -> Prediction:
     model, sizes = setting.model, plan.sizes if setting.steps > min(plan.sizes, default=setting.steps) else ()
     wanted = {parameter: parameter.nbytes for parameter in model.parameters() if parameter.requires_grad}
     tensors, passing = optimizer_tensors(setting.optimizer)
-    # As it comes in, as it goes on, and its gradient before and after a chunk.
-    states = (4 + borders(setting.steps, sizes)) * model.initial_state(setting.streams).nbytes
+    state = model.initial_state(setting.streams).nbytes
     ledger = _Ledger(
         Counter(
             {
@@ -136,7 +134,8 @@ def predict(setting: Setting, plan: Plan, save: str) -> Prediction:
                 "activations": 0,
                 "head": 0,
                 "backward pass": 0,
-                "states": states,
+                # As it comes in, as it goes on, and its gradient before and after a chunk.
+                "states": (4 + borders(setting.steps, sizes)) * state,
                 # x and y, int64.
                 "tokens": 8 * setting.streams * (2 * setting.steps - setting.context),
             }
@@ -146,7 +145,10 @@ def predict(setting: Setting, plan: Plan, save: str) -> Prediction:
     _first_passes(ledger, setting, sizes)
     _sweep(ledger, setting, Plan(sizes, plan.rows), save)
     ledger.now = before
-    ledger.now["gradients"] = sum(wanted.values())
+    ledger.now["gradients"], ledger.now["states"] = sum(wanted.values()), state
+    if setting.accumulate > 1 and not runs_dense(model, plan):
+        # The buffer that the last window's was added from waits for the next.
+        ledger.now["gradients"] += model.head.projection.weight.nbytes
     ledger.look("the update", optimizer=int(passing * max(wanted.values(), default=0)))
     return Prediction(plan, save, {name: ledger.peak[name] for name in before}, ledger.moment)
 
@@ -202,20 +204,34 @@ def _sweep(ledger: _Ledger, setting: Setting, plan: Plan, save: str) -> None:
     embedded = tokens * core.rnn.input_size * setting.item
     now["activations"] += embedded
     _forward(ledger, setting, layers, tokens)
-    # The head: logits, and the gradient of its inputs, which stays until the chunk is done.
+    dense = runs_dense(model, plan)
+    _head(ledger, setting, plan, tokens, dense=dense)
     given = tokens * core.rnn.hidden_size * layers[-1].item
-    rows = min(plan.rows or head_rows(setting), tokens, setting.streams * (setting.steps - setting.context))
-    logits = scratch_bytes(rows, len(table), core.rnn.hidden_size, setting.compute_dtype)
-    now["backward pass"] += given
-    now["head"] += logits
-    ledger.look("the head", head=rows * core.rnn.hidden_size * setting.item)
-    _backward(ledger, setting, layers, tokens)
+    # The gradient that the rows of logits made is held until the chunk is done; that of dense ones goes as others do.
+    now["backward pass"] += 0 if dense else given
+    _backward(ledger, setting, layers, tokens, given if dense else 0)
     # The embedding: the gradient of its values, and of the dropout before them.
     if model.dropout.probability:
         ledger.look("the embedding", **{"backward pass": 2 * embedded + tokens * core.rnn.input_size})
         now["backward pass"] += embedded
     now["gradients"] += 0 if plan.sizes else table_bytes
     ledger.look("the embedding")
+
+
+def _head(ledger: _Ledger, setting: Setting, plan: Plan, tokens: int, *, dense: bool) -> None:
+    """Logits and, with them, gradients."""
+    words, size = setting.model.head.projection.weight.shape
+    scored = min(tokens, setting.streams * (setting.steps - setting.context))
+    given = tokens * size * setting.item
+    if dense:
+        # Logarithms of probabilities, and gradients of these and of logits; then the last and what they make.
+        logits = scored * words * setting.item
+        ledger.look("the head", head=3 * logits)
+        ledger.look("the head", head=logits, **{"backward pass": given})
+        return
+    rows = min(plan.rows or head_rows(setting), scored)
+    ledger.now["head"] += scratch_bytes(rows, words, size, setting.compute_dtype)
+    ledger.look("the head", head=rows * size * setting.item, **{"backward pass": given})
 
 
 def _layers(setting: Setting, steps: int, save: str) -> list[KernelBytes]:
@@ -236,7 +252,7 @@ def _layers(setting: Setting, steps: int, save: str) -> list[KernelBytes]:
 
 
 def _first_passes(ledger: _Ledger, setting: Setting, sizes: tuple[int, ...]) -> None:
-    """The passes that find the states at borders; those of groups may take more than a chunk does with its gradients."""
+    """The passes that find the states at borders; one of a group may take more than a chunk with its gradients."""
     model, core = setting.model, setting.model.core
     for level, steps in enumerate(sizes[:-1]):
         # Before the first chunk there are no gradients but the head's.
@@ -263,10 +279,10 @@ def _forward(ledger: _Ledger, setting: Setting, layers: list[KernelBytes], token
             now["activations"] += layer.outputs
 
 
-def _backward(ledger: _Ledger, setting: Setting, layers: list[KernelBytes], tokens: int) -> None:
+def _backward(ledger: _Ledger, setting: Setting, layers: list[KernelBytes], tokens: int, given: int) -> None:
+    """All layers, from a gradient of the outputs of which `given` bytes go when they are used."""
     core, drops = setting.model.core, setting.model.dropout.probability > 0
     now, values = ledger.now, tokens * core.rnn.hidden_size
-    given = 0
     for number, layer in reversed(list(enumerate(layers))):
         out = values * layer.item
         if drops:

@@ -1,7 +1,7 @@
 """The benchmark: its peers train alike, its figures mean what they say, and each measurement runs from start to end."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,17 @@ def test_what_layers_keep() -> None:
     assert worker.saved(worker.Bench(job(halves)))["saved"] < 0.75 * kept["ours-kernel"]
 
 
+def test_activations_are_without_weights_and_gradients() -> None:
+    """Of the same size for twice the types, whose weights and gradients are most of the memory."""
+    one, two = (replace(SMALL, types=types, window_steps=40, streams=20) for types in (500, 1000))
+    told = {**job(VARIANTS["ours-kernel"]), "windows": 2}
+    taken = [worker.window(worker.Bench({**told, "work": asdict(work)})) for work in (one, two)]
+    logits = 800 * 500 * 4
+    assert 0 < taken[0]["activations"] <= taken[1]["activations"] < taken[0]["activations"] + 4 * logits
+    hidden = 2 * 800 * 12 * 4
+    assert taken[0]["activations"] > 5 * hidden
+
+
 def test_a_failing_worker_is_a_message() -> None:
     with pytest.raises(UserError, match="a measuring process failed: .*no such file"):
         worker.fresh({**job(VARIANTS["plain"]), "path": "nowhere.txt"})
@@ -156,15 +167,15 @@ def test_every_work_says_its_shape() -> None:
 def test_every_measurement_runs(tmp_path: Path) -> None:
     """All in one command, in a tiny setting."""
     kinds = ["speed", "memory", "grid", "windows", "plan", "overhead"]
-    overrides = ["works=[characters]", "variants=[clones]", "rounds=1", "windows=5", "steps=64"]
+    overrides = ["works=[characters]", "variants=[plain]", "rounds=1", "windows=5", "steps=64"]
     paths = ["json_path=rows.json", "png_path=rows.png"]
     done = script("benchmark", f"what=[{','.join(kinds)}]", *overrides, *paths, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
-    counts = {"speed": 2, "memory": 2, "grid": 1, "windows": 3, "plan": 1, "overhead": 1}
+    counts = {"speed": 1, "memory": 1, "grid": 1, "windows": 2, "plan": 1, "overhead": 1}
     assert {what: sum(row["what"] == what for row in rows) for what in kinds} == counts
     assert all(row["torch"] == torch.__version__ and row["cpu"] and row["threads"] for row in rows)
-    for text in ("speed, 1 of 1: ", "memory, 2 of 2: ", "grid, 1 of 1: ", "long windows, 2 of 2: ", "plan, 1 of 1: "):
+    for text in ("speed, 1 of 1: ", "memory, 1 of 1: ", "grid, 1 of 1: ", "long windows, 1 of 1: ", "plan, 1 of 1: "):
         assert text in done.stdout
     headings = ("speed : plain", "kept per token", "clones : ours", "windows x streams", "predicted", "trainer : plain")
     for text in headings:

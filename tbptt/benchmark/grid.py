@@ -31,7 +31,9 @@ def rows(options: Options) -> list[Row]:
         if "memory" in parts:
             row |= activations(work, cell, options)
         if "speed" in parts:
-            row |= speeds(name, work, cell, options, row.get("chunk", CHUNKS[-1]))
+            # Without memory measured, the smaller chunk: speed is shown of the setting whose memory is.
+            row.setdefault("chunk", CHUNKS[0])
+            row |= speeds(name, work, cell, options, row["chunk"])
         found.append({**row, **environment(options.device)})
     return found
 

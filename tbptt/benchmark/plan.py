@@ -64,7 +64,7 @@ WINDOWS = 2
 
 def rows(options: Options) -> list[Row]:
     """A row for each way, or for each with one of the works asked for."""
-    cases = CASES[:3] if options.quick else CASES
+    cases: tuple[Case, ...] = CASES[:3] if options.quick else CASES
     if options.works:
         cases = tuple(case for case in CASES if case.work in options.chosen_works(()).values())
     found: list[Row] = []

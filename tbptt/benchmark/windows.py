@@ -34,10 +34,10 @@ def rows(options: Options) -> list[Row]:
 def long(cell: str, options: Options) -> list[Row]:
     """One window of many steps, and the same text in windows of 1,000 (or as many as there are)."""
     steps = options.steps or (QUICK_STEPS if options.quick else LONG_STEPS)
-    short = min(SHORT, steps)
+    sizes = dict.fromkeys((min(SHORT, steps), steps))
     found: list[Row] = []
-    for index, size in enumerate((short, steps)):
-        say(f"long windows, {index + 1} of 2: {cell}, {steps // size:,} windows of {size:,} steps, 1 stream")
+    for index, size in enumerate(sizes):
+        say(f"long windows, {index + 1} of {len(sizes)}: {cell}, {steps // size:,} windows of {size:,} steps, 1 stream")
         work = replace(WORKS["characters"], streams=1, window_steps=size)
         told = job(work, cell, VARIANTS["ours-auto"], options, "resident", windows=steps // size)
         told |= planned(told)

@@ -109,7 +109,6 @@ class Core(nn.Module):
             self.kind,
             inputs,
             self.rnn.hidden_size,
-            streams=inputs.shape[1],
             bfloat16=products_dtype(inputs) == torch.bfloat16,
             cut=reset is not None,
         )

@@ -6,12 +6,12 @@ from torch import Tensor
 from tbptt.errors import UserError
 
 KERNELS = ("auto", "ours", "torch", "cudnn")
+# LSTM layers of this width and more are faster by hand than by oneDNN in bfloat16.
+WIDE_BFLOAT16 = 512
 SAVES = ("auto", "gates", "hidden")
 
 
-def choose_kernel(
-    kernel: str, kind: str, inputs: Tensor, hidden_size: int, *, streams: int, bfloat16: bool, cut: bool
-) -> str:
+def choose_kernel(kernel: str, kind: str, inputs: Tensor, hidden_size: int, *, bfloat16: bool, cut: bool) -> str:
     """The kernel for a window, by what was measured (the figures are in the README).
 
     Args:
@@ -19,7 +19,6 @@ def choose_kernel(
         kind: "lstm", "gru", "tanh" or "relu".
         inputs: of the window, for their device and dtype.
         hidden_size: width `H`.
-        streams: `B`.
         bfloat16: whether products are to be of bfloat16.
         cut: whether streams start anew inside the window.
 
@@ -37,10 +36,12 @@ def choose_kernel(
     if not torch.is_grad_enabled() and not cut:
         # Forward alone torch's are as fast, and for a single step faster.
         return "torch"
-    if inputs.device.type != "cpu" or (kind == "lstm" and not cut and inputs.dtype != torch.float64):
-        # oneDNN's LSTM is hard to beat; for GRU and RNN, float64, and borders inside a window torch has no such kernel.
+    if inputs.device.type != "cpu":
         return "torch"
-    return "ours"
+    # oneDNN's LSTM is hard to beat, but for wide layers in bfloat16; for GRU and RNN, float64, and borders inside a
+    # window torch has no such kernel.
+    onednn = kind == "lstm" and not cut and inputs.dtype != torch.float64
+    return "torch" if onednn and not (bfloat16 and hidden_size >= WIDE_BFLOAT16) else "ours"
 
 
 def products_dtype(inputs: Tensor) -> torch.dtype:

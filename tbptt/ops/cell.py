@@ -7,6 +7,7 @@ block of `H` columns per quantity, and becomes the gradient of the same quantiti
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -79,6 +80,32 @@ class Cell(ABC):
         self.bfloat16 = bfloat16
         self._narrow = bfloat16 and self.size >= NARROW_SIZE
 
+    @property
+    def input_parts(self) -> tuple[tuple[slice, slice], ...]:
+        """Which columns of the activations which rows of torch's input weight contribute to."""
+        return ((slice(None), slice(None)),)
+
+    @property
+    def input_bias(self) -> Tensor:
+        """What is added to the products of the inputs, `(G * H,)` in torch's order."""
+        return self.weights.input_bias + self.weights.hidden_bias
+
+    @property
+    def hidden_columns(self) -> slice:
+        """Columns of the activations that the hidden state contributes to, in the order of torch's hidden weight."""
+        return slice(None)
+
+    def project(self, inputs: Tensor, activations: Tensor) -> None:
+        """Write what the inputs `(S * B, E)` and the biases contribute into `activations`, by products of all rows."""
+        bias = self.input_bias
+        for columns, part in self.input_parts:
+            torch.addmm(bias[part], inputs, self.weights.input[part].t(), out=rows(activations)[:, columns])
+
+    @cached_property
+    def step_weight(self) -> Tensor:
+        """The hidden weight `(H, G * H)` for the products of steps; in float32 with rows side by side, which pays."""
+        return self.of_steps(self.weights.hidden).t() if self._narrow else self.weights.hidden.t().contiguous()
+
     def of_steps(self, weight: Tensor) -> Tensor:
         """A weight as the product of each step takes it."""
         return weight.to(torch.bfloat16) if self._narrow else weight
@@ -89,10 +116,6 @@ class Cell(ABC):
         if weight.dtype == total.dtype:
             return total.addmm_(factor, weight)
         return total.add_(factor.to(weight.dtype) @ weight)
-
-    @abstractmethod
-    def project(self, inputs: Tensor, activations: Tensor) -> None:
-        """Write what the inputs `(S * B, E)` and the biases contribute into `activations`, by one product."""
 
     @abstractmethod
     def run(self, activations: Tensor, hidden: Tensor, cell: Tensor, cuts: Cuts) -> None:
@@ -159,22 +182,6 @@ class Cell(ABC):
         if t in cuts:
             flow.leave(cuts[t])
         return outside[t - 1].add_(flow.hidden) if t else flow.hidden
-
-    @abstractmethod
-    def input_side(self, activations: Tensor) -> Tensor:
-        """The columns that the inputs contribute to, `(S * B, G * H)`."""
-
-    @abstractmethod
-    def hidden_side(self, activations: Tensor) -> Tensor:
-        """The columns that the hidden state contributes to, `(S * B, G * H)`."""
-
-    @abstractmethod
-    def input_weight(self) -> Tensor:
-        """`(G * H, E)`, rows in the order of `input_side`."""
-
-    @abstractmethod
-    def to_torch(self, gradient: Tensor, *, side: str) -> Tensor:
-        """Rows of a gradient in the order of `input_side` or `hidden_side` put into torch's order."""
 
 
 def rows(activations: Tensor) -> Tensor:

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from tbptt.errors import check_integer, check_number, refusal
 
-# Bytes of a chunk's logits in full precision. On a CPU just under the 32 MiB beyond which glibc's malloc gives memory
-# back at each free, so that every window would pay for fresh pages. Elsewhere fewer and larger products are better.
-LOGITS_BYTES = {"cpu": 28 * 2**20}
+# Bytes of a chunk's logits in full precision. On a CPU well under the 32 MiB beyond which glibc's malloc gives memory
+# back at each free, so that every window would pay for fresh pages; more is hardly faster, and it is most of what words
+# take in passing. Elsewhere fewer and larger products are better.
+LOGITS_BYTES = {"cpu": 18 * 2**20}
 LOGITS_BYTES_ELSEWHERE = 2**28
 # Words whose weight gradient is made in low precision and added to the full one while a core's cache still has it.
 BLOCK = 4096

@@ -4,8 +4,6 @@
 with `h` that is 5 H floats. The inputs contribute to `n, r, z`, the hidden state to `r, z, q`: each side lies together.
 """
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
@@ -18,32 +16,32 @@ class GRU(Cell):
     gates = 3
     blocks = 4
 
-    @cached_property
-    def _left(self) -> tuple[Tensor, Tensor]:
-        """Bias and weight of the input side, in the order n, r, z where torch has r, z, n."""
-        both = 2 * self.size
+    @property
+    def input_parts(self) -> tuple[tuple[slice, slice], ...]:
+        """As `Cell.input_parts`: torch's order is r, z, n."""
+        size = self.size
+        return (slice(0, size), slice(2 * size, 3 * size)), (slice(size, 3 * size), slice(0, 2 * size))
+
+    @property
+    def input_bias(self) -> Tensor:
+        """As `Cell.input_bias`: the hidden bias of n belongs to q."""
         bias = self.weights.input_bias.clone()
-        bias[:both] += self.weights.hidden_bias[:both]
-        return torch.cat([bias[both:], bias[:both]]), torch.cat([self.weights.input[both:], self.weights.input[:both]])
+        bias[: 2 * self.size] += self.weights.hidden_bias[: 2 * self.size]
+        return bias
 
-    @cached_property
-    def _right(self) -> Tensor:
-        """The hidden weight with rows side by side, which small products like."""
-        return self.weights.hidden.t().contiguous()
-
-    @cached_property
-    def _step(self) -> Tensor:
-        return self.of_steps(self._right)
+    @property
+    def hidden_columns(self) -> slice:
+        """As `Cell.hidden_columns`: r, z, q."""
+        return slice(self.size, None)
 
     def project(self, inputs: Tensor, activations: Tensor) -> None:
-        """As `Cell.project`."""
-        bias, weight = self._left
-        torch.addmm(bias, inputs, weight.t(), out=self.input_side(activations))
+        """As `Cell.project`; q starts from its bias."""
+        super().project(inputs, activations)
         activations[:, :, 3 * self.size :] = self.weights.hidden_bias[2 * self.size :]
 
     def run(self, activations: Tensor, hidden: Tensor, cell: Tensor, cuts: Cuts) -> None:
         """As `Cell.run`; there is no cell state."""
-        size, weight = self.size, self._step
+        size, weight = self.size, self.step_weight
         right = activations[:, :, size:].unbind(0)
         sigmoids = activations[:, :, size : 3 * size].unbind(0)
         n, r, z, q = (block.unbind(0) for block in torch.split(activations, size, dim=2))
@@ -60,7 +58,7 @@ class GRU(Cell):
     def redo(self, inputs: Tensor, activations: Tensor, before: Tensor, cell: Tensor, cuts: Cuts) -> None:
         """As `Cell.redo`: nothing waits for an earlier step."""
         self.project(inputs, activations)
-        self.hidden_side(activations).addmm_(rows(before), self._right)
+        self.add_product(rows(activations)[:, self.hidden_columns], rows(before), self.step_weight)
         activations[:, :, self.size : 3 * self.size].sigmoid_()
         n, r, _, q = torch.split(activations, self.size, dim=2)
         n.addcmul_(r, q).tanh_()
@@ -105,19 +103,3 @@ class GRU(Cell):
             z[t].mul_(dh)
             q[t].mul_(dh)
             dh = self.leave(right[t], weight, t, outside, flow, cuts, dh.mul_(keep[t]))
-
-    def input_side(self, activations: Tensor) -> Tensor:
-        """As `Cell.input_side`: `n, r, z`."""
-        return rows(activations)[:, : 3 * self.size]
-
-    def hidden_side(self, activations: Tensor) -> Tensor:
-        """As `Cell.hidden_side`: `r, z, q`."""
-        return rows(activations)[:, self.size :]
-
-    def input_weight(self) -> Tensor:
-        """As `Cell.input_weight`."""
-        return self._left[1]
-
-    def to_torch(self, gradient: Tensor, *, side: str) -> Tensor:
-        """As `Cell.to_torch`: `n, r, z` to `r, z, n`; the hidden side is in order."""
-        return gradient if side == "hidden" else torch.cat([gradient[self.size :], gradient[: self.size]])

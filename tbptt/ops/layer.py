@@ -89,7 +89,7 @@ def run_backward(
     steps, streams, _ = inputs.shape
     hidden = saved.hidden
     of_inputs = hidden.new_empty(inputs.shape) if need_inputs else None
-    total = Weights(*(torch.zeros_like(weight) for weight in cell.weights))
+    total = Weights(*(torch.empty_like(weight) for weight in cell.weights))
     for begin, end, part, part_cells in _segments_again(cell, saved, streams, steps):
         here, part_inputs = _within(cuts, begin, end), rows(inputs[begin:end]).to(hidden.dtype)
         before = hidden[begin:end]
@@ -102,16 +102,34 @@ def run_backward(
                 cell.redo(part_inputs, part, before, part_cells, here)
         outside = gradient[begin:end].to(hidden.dtype, copy=True, memory_format=torch.contiguous_format)
         cell.sweep(part, hidden[begin + 1 : end + 1], before, part_cells, outside, flow, here)
-        left, right = cell.input_side(part), cell.hidden_side(part)
-        total.input_bias.add_(left.sum(0))
-        total.hidden_bias.add_(right.sum(0))
-        with bfloat16_products(cell.bfloat16):
-            total.input.addmm_(left.t(), part_inputs)
-            total.hidden.addmm_(right.t(), rows(before))
-            if of_inputs is not None:
-                torch.mm(left, cell.input_weight(), out=rows(of_inputs[begin:end]))
-    sides = ("input", "hidden", "input", "hidden")
-    return of_inputs, Weights(*(cell.to_torch(part, side=side) for part, side in zip(total, sides, strict=True)))
+        # The last segment comes first, and finds nothing to add to.
+        _add_weight_gradients(cell, total, rows(part), part_inputs, rows(before), keep=end < steps)
+        if of_inputs is not None:
+            _input_gradient(cell, rows(part), rows(of_inputs[begin:end]))
+    return of_inputs, total
+
+
+def _add_weight_gradients(
+    cell: Cell, total: Weights, gradient: Tensor, inputs: Tensor, before: Tensor, *, keep: bool
+) -> None:
+    """Add what a segment contributes to the gradients of weights, or write it where nothing is to be kept."""
+    beta, hidden_side = float(keep), gradient[:, cell.hidden_columns]
+    if not keep:
+        total.input_bias.zero_()
+        total.hidden_bias.zero_()
+    total.hidden_bias.add_(hidden_side.sum(0))
+    with bfloat16_products(cell.bfloat16):
+        torch.addmm(total.hidden, hidden_side.t(), before, beta=beta, out=total.hidden)
+        for columns, part in cell.input_parts:
+            total.input_bias[part].add_(gradient[:, columns].sum(0))
+            torch.addmm(total.input[part], gradient[:, columns].t(), inputs, beta=beta, out=total.input[part])
+
+
+def _input_gradient(cell: Cell, gradient: Tensor, out: Tensor) -> None:
+    with bfloat16_products(cell.bfloat16):
+        for number, (columns, part) in enumerate(cell.input_parts):
+            weight = cell.weights.input[part]
+            torch.addmm(out, gradient[:, columns], weight, beta=float(number > 0), out=out)
 
 
 def _segments_again(cell: Cell, saved: Saved, streams: int, steps: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:

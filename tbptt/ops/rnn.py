@@ -3,12 +3,10 @@
 Nothing is kept beside `h`: 1 H floats per step. Both derivatives follow from `h` itself.
 """
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
-from tbptt.ops.cell import Cell, Cuts, Flow, rows
+from tbptt.ops.cell import Cell, Cuts, Flow
 
 
 class RNN(Cell):
@@ -17,12 +15,6 @@ class RNN(Cell):
     gates = 1
     blocks = 1
     keeps = False
-
-    @cached_property
-    def _forward(self) -> tuple[Tensor, Tensor]:
-        """Bias, and the hidden weight with rows side by side, which small products like."""
-        weight = self.of_steps(self.weights.hidden.t().contiguous())
-        return self.weights.input_bias + self.weights.hidden_bias, weight
 
     def _squash(self, values: Tensor) -> None:
         """Apply the nonlinearity in place."""
@@ -33,13 +25,9 @@ class RNN(Cell):
         torch.mul(hidden, hidden, out=activations)
         activations.neg_().add_(1)
 
-    def project(self, inputs: Tensor, activations: Tensor) -> None:
-        """As `Cell.project`."""
-        torch.addmm(self._forward[0], inputs, self.weights.input.t(), out=rows(activations))
-
     def run(self, activations: Tensor, hidden: Tensor, cell: Tensor, cuts: Cuts) -> None:
         """As `Cell.run`; there is no cell state."""
-        h, steps, weight = hidden.unbind(0), activations.unbind(0), self._forward[1]
+        h, steps, weight = hidden.unbind(0), activations.unbind(0), self.step_weight
         for t, step in enumerate(steps):
             before = cuts[t].enter(h[t], cuts[t].hidden) if t in cuts else h[t]
             self._squash(h[t + 1].copy_(self.add_product(step, before, weight)))
@@ -65,22 +53,6 @@ class RNN(Cell):
         for t in range(len(steps) - 1, -1, -1):
             steps[t].mul_(dh)
             dh = self.leave(steps[t], weight, t, outside, flow, cuts)
-
-    def input_side(self, activations: Tensor) -> Tensor:
-        """As `Cell.input_side`: all."""
-        return rows(activations)
-
-    def hidden_side(self, activations: Tensor) -> Tensor:
-        """As `Cell.hidden_side`: all."""
-        return rows(activations)
-
-    def input_weight(self) -> Tensor:
-        """As `Cell.input_weight`."""
-        return self.weights.input
-
-    def to_torch(self, gradient: Tensor, *, side: str) -> Tensor:
-        """As `Cell.to_torch`: one block has one order."""
-        return gradient
 
 
 class ReluRNN(RNN):
