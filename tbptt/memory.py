@@ -65,7 +65,6 @@ class Setting:
             core.kind,
             example,
             core.rnn.hidden_size,
-            bfloat16=self.compute_dtype == torch.bfloat16,
             cut=False,
         )
 

@@ -325,7 +325,7 @@ def _in_process(rank: int, folder: str) -> None:
 
 
 def test_two_processes_average_their_gradients(tmp_path: Path) -> None:
-    """Two processes with two streams each make the gradients of one with four; the first window waits for the second."""
+    """Two with two streams each make the gradients of one with four; the first window waits for the second."""
     torch.multiprocessing.spawn(_in_process, (str(tmp_path),), nprocs=2)
     expected = _two_windows(_Step(model_of("lstm", None).double()), nullcontext(), slice(None))
     for rank in range(2):

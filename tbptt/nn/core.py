@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tbptt.errors import UserError, check_choice, check_integer
 from tbptt.nn.dropout import WindowDropout
-from tbptt.nn.kernel import KERNELS, SAVES, choose_kernel, choose_save, products_dtype
+from tbptt.nn.kernel import KERNELS, SAVES, choose_kernel, choose_save
 from tbptt.nn.pieces import Pieces, cut
 from tbptt.ops.cell import Weights
 from tbptt.ops.layer import recurrent_layer
@@ -109,7 +109,6 @@ class Core(nn.Module):
             self.kind,
             inputs,
             self.rnn.hidden_size,
-            bfloat16=products_dtype(inputs) == torch.bfloat16,
             cut=reset is not None,
         )
         if kernel == "ours":
