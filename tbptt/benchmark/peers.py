@@ -6,6 +6,7 @@ layers and on the output.
 """
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +61,7 @@ VARIANTS = {
 }
 
 
-class Peer:
+class Peer(ABC):
     """One of them.
 
     Args:
@@ -97,13 +98,13 @@ class Peer:
             parameter.data.add_(parameter.grad, alpha=-RATE)
             parameter.grad = None
 
+    @abstractmethod
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Loss of a window, with a graph; carries the state on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def recur(self, inputs: Tensor) -> Tensor:
         """The recurrent layers alone: outputs `(T, B, H)` of inputs `(T, B, E)`."""
-        raise NotImplementedError
 
 
 class PlainNet(nn.Module):
