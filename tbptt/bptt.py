@@ -93,6 +93,14 @@ def window_loss(
 _LAST: Any = WeakTensorKeyDictionary()
 
 
+def _users(tensor: Tensor) -> int:
+    """How many hold the memory of a tensor, as torch counts: some versions count the handle that asks, too."""
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+
+
+ALONE = _users(torch.empty(1))
+
+
 def _zeros_again(parameter: Tensor, memory_format: torch.memory_format) -> Tensor:
     """Zeros for the gradient of a parameter, where its last one was if nothing else holds that any more.
 
@@ -100,12 +108,9 @@ def _zeros_again(parameter: Tensor, memory_format: torch.memory_format) -> Tenso
     """
     last = _LAST.get(parameter)
     wanted = parameter.shape, parameter.dtype, parameter.device
-    if last is not None and (last.shape, last.dtype, last.device) == wanted:
-        users = torch._C._storage_Use_Count(last.untyped_storage()._cdata)
-        # Two: `last`, and the handle that asks.
-        if users == 2:
-            free: Tensor = last.detach()
-            return free.zero_()
+    if last is not None and (last.shape, last.dtype, last.device) == wanted and _users(last) == ALONE:
+        free: Tensor = last.detach()
+        return free.zero_()
     made = torch.zeros_like(parameter, memory_format=memory_format)
     _LAST[parameter] = made.detach()
     return made
