@@ -1,10 +1,12 @@
-"""What one recurrent layer takes in memory, by kernel.
+"""What recurrent layers take in memory, by kernel: one alone, and all of them in a chunk's forward and backward pass.
 
 Shapes: a chunk of `S` steps of `B` streams, inputs `x` and outputs `H` wide; a segment is a part of a chunk.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -31,6 +33,21 @@ class KernelBytes(NamedTuple):
     forward: int
     backward: int
     item: int
+
+
+@dataclass
+class Ledger:
+    """What is alive, by name, and what was when it was most."""
+
+    now: Counter[str]
+    peak: Counter[str] = field(default_factory=Counter)
+    moment: str = ""
+
+    def look(self, moment: str, **passing: int) -> None:
+        """A moment at which `passing` is alive too."""
+        there = self.now + Counter(passing)
+        if there.total() > self.peak.total():
+            self.peak, self.moment = there, moment
 
 
 class _Ours(NamedTuple):
@@ -169,3 +186,44 @@ def _onednn(
         torch.autograd.grad(outputs, [inputs, *layer.parameters()], gradient)
     kept, before = peak.kept[0], gradient.nbytes
     return KernelBytes(kept, 0, peak.peaks[0] - kept, peak.peaks[1] - kept - before, outputs.itemsize)
+
+
+def run_forward(ledger: Ledger, layers: Sequence[KernelBytes], values: int, *, drops: bool) -> None:
+    """All layers, and the dropout after each; outputs have so many `values`."""
+    now = ledger.now
+    for number, layer in enumerate(layers):
+        now["activations"] += layer.kept
+        ledger.look(f"the forward pass of layer {number}", activations=layer.outputs + layer.forward)
+        dropped = values * layer.item
+        if drops:
+            # Of the mask there are numbers too, in passing; the values and the mask are kept.
+            ledger.look("dropout", activations=layer.outputs + 2 * dropped + values)
+            now["activations"] += dropped + values
+        else:
+            now["activations"] += layer.outputs
+
+
+def run_backward(
+    ledger: Ledger, layers: Sequence[KernelBytes], values: int, weights: Sequence[int], given: int, *, drops: bool
+) -> None:
+    """The way back, from a gradient of the outputs of which `given` bytes go when they are used.
+
+    Gradients of each layer's weights take `weights` bytes, and stay.
+    """
+    now = ledger.now
+    for number, layer in reversed(list(enumerate(layers))):
+        out = values * layer.item
+        if drops:
+            # Scaled, multiplied by the mask, and the mask as numbers.
+            ledger.look("the backward pass of dropout", **{"backward pass": max(given, 2 * out) + out})
+            given = out
+            now["activations"] -= values
+        ledger.look(f"the backward pass of layer {number}", **{"backward pass": given + layer.backward})
+        now["gradients"] += weights[number]
+        # Outputs of the last layer are held until the chunk is done.
+        held = out if layer is layers[-1] and not drops and not layer.outputs else 0
+        now["activations"] -= layer.kept - held
+        if number:
+            given = values * layers[number - 1].item
+            # What went into this layer.
+            now["activations"] -= out if drops else layers[number - 1].outputs

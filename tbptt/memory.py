@@ -9,14 +9,14 @@ How: a chunk's forward and backward pass and the update are gone through in thou
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer, RMSprop
 
 from tbptt.bptt import Plan, runs_dense
-from tbptt.kernel_memory import KernelBytes, kernel_bytes
+from tbptt.kernel_memory import KernelBytes, Ledger, kernel_bytes, run_backward, run_forward
 from tbptt.nn import LanguageModel
 from tbptt.nn.kernel import choose_kernel
 from tbptt.ops.linear_cross_entropy import chunk_rows, scratch_bytes
@@ -55,18 +55,12 @@ class Setting:
 
     @property
     def kernel(self) -> str:
-        """What computes the recurrence."""
+        """What computes the recurrence; without gradients it may be another."""
         core = self.model.core
         example = torch.empty(0, dtype=self.model.embedding.weight.dtype)
         if self.device == "cuda":
             return "cudnn" if core.kernel == "auto" else core.kernel
-        return choose_kernel(
-            core.kernel,
-            core.kind,
-            example,
-            core.rnn.hidden_size,
-            cut=False,
-        )
+        return choose_kernel(core.kernel, core.kind, example, core.rnn.hidden_size, cut=False)
 
 
 @dataclass(frozen=True)
@@ -100,21 +94,6 @@ class Prediction:
         return "\n".join([*lines, f"most is taken in {self.moment}", *([self.reason] if self.reason else [])])
 
 
-@dataclass
-class _Ledger:
-    """What is alive, and what was when it was most."""
-
-    now: Counter[str]
-    peak: Counter[str] = field(default_factory=Counter)
-    moment: str = ""
-
-    def look(self, moment: str, **passing: int) -> None:
-        """A moment at which `passing` is alive too."""
-        there = self.now + Counter(passing)
-        if there.total() > self.peak.total():
-            self.peak, self.moment = there, moment
-
-
 def predict(setting: Setting, plan: Plan, save: str) -> Prediction:
     """Bytes of each part of training, at the moment that takes most, with windows run by `plan`.
 
@@ -124,7 +103,7 @@ def predict(setting: Setting, plan: Plan, save: str) -> Prediction:
     wanted = {parameter: parameter.nbytes for parameter in model.parameters() if parameter.requires_grad}
     tensors, passing = optimizer_tensors(setting.optimizer)
     state = model.initial_state(setting.streams).nbytes
-    ledger = _Ledger(
+    ledger = Ledger(
         Counter(
             {
                 "weights": sum(parameter.nbytes for parameter in model.parameters()),
@@ -147,7 +126,7 @@ def predict(setting: Setting, plan: Plan, save: str) -> Prediction:
     ledger.now["gradients"], ledger.now["states"] = sum(wanted.values()), state
     if setting.accumulate > 1 and not runs_dense(model, plan):
         # The buffer that the last window's was added from waits for the next.
-        ledger.now["gradients"] += model.head.projection.weight.nbytes
+        ledger.now["gradients"] += model.head.projection.weight.nbytes * model.head.projection.weight.requires_grad
     ledger.look("the update", optimizer=int(passing * max(wanted.values(), default=0)))
     return Prediction(plan, save, {name: ledger.peak[name] for name in before}, ledger.moment)
 
@@ -169,9 +148,9 @@ def optimizer_tensors(optimizer: Callable[[Iterator[nn.Parameter]], Optimizer]) 
 def kept_bytes(setting: Setting, steps: int, save: str) -> int:
     """Activations that a chunk of so many steps keeps for its backward pass."""
     core, tokens = setting.model.core, steps * setting.streams
-    layers = _layers(setting, steps, save)
-    ledger = _Ledger(Counter(activations=tokens * core.rnn.input_size * setting.item))
-    _forward(ledger, setting, layers, tokens)
+    ledger = Ledger(Counter(activations=tokens * core.rnn.input_size * setting.item))
+    drops = setting.model.dropout.probability > 0
+    run_forward(ledger, _layers(setting, steps, save, setting.kernel), tokens * core.rnn.hidden_size, drops=drops)
     return ledger.now["activations"]
 
 
@@ -188,36 +167,38 @@ def borders(steps: int, sizes: tuple[int, ...]) -> int:
     return total
 
 
-def _sweep(ledger: _Ledger, setting: Setting, plan: Plan, save: str) -> None:
+def _sweep(ledger: Ledger, setting: Setting, plan: Plan, save: str) -> None:
     """The chunk that takes most: the only one, or one that finds the gradients of others there."""
     model, core = setting.model, setting.model.core
     steps = plan.sizes[-1] if plan.sizes else setting.steps
-    tokens = steps * setting.streams
+    tokens, drops = steps * setting.streams, model.dropout.probability > 0
+    values = tokens * core.rnn.hidden_size
     head = [p.nbytes for p in model.head.parameters() if p.requires_grad]
-    of_core = [p.nbytes for p in core.rnn.parameters() if p.requires_grad]
+    weights = [sum(weight.nbytes for weight in one if weight.requires_grad) for one in core.rnn.all_weights]
     table = model.embedding.weight
     table_bytes = table.nbytes if table.requires_grad and table is not model.head.projection.weight else 0
-    layers = _layers(setting, steps, save)
+    layers = _layers(setting, steps, save, setting.kernel)
     now = ledger.now
-    now["gradients"] += sum(head) + (sum(of_core) + table_bytes if plan.sizes else 0)
+    now["gradients"] += sum(head) + (sum(weights) + table_bytes if plan.sizes else 0)
     embedded = tokens * core.rnn.input_size * setting.item
     now["activations"] += embedded
-    _forward(ledger, setting, layers, tokens)
+    run_forward(ledger, layers, values, drops=drops)
     dense = runs_dense(model, plan)
     _head(ledger, setting, plan, tokens, dense=dense)
-    given = tokens * core.rnn.hidden_size * layers[-1].item
+    given = values * layers[-1].item
     # The gradient that the rows of logits made is held until the chunk is done; that of dense ones goes as others do.
     now["backward pass"] += 0 if dense else given
-    _backward(ledger, setting, layers, tokens, given if dense else 0)
+    run_backward(ledger, layers, values, weights, given if dense else 0, drops=drops)
+    now["backward pass"] += embedded
     # The embedding: the gradient of its values, and of the dropout before them.
-    if model.dropout.probability:
+    if drops:
         ledger.look("the embedding", **{"backward pass": 2 * embedded + tokens * core.rnn.input_size})
         now["backward pass"] += embedded
     now["gradients"] += 0 if plan.sizes else table_bytes
     ledger.look("the embedding")
 
 
-def _head(ledger: _Ledger, setting: Setting, plan: Plan, tokens: int, *, dense: bool) -> None:
+def _head(ledger: Ledger, setting: Setting, plan: Plan, tokens: int, *, dense: bool) -> None:
     """Logits and, with them, gradients."""
     words, size = setting.model.head.projection.weight.shape
     scored = min(tokens, setting.streams * (setting.steps - setting.context))
@@ -233,70 +214,29 @@ def _head(ledger: _Ledger, setting: Setting, plan: Plan, tokens: int, *, dense: 
     ledger.look("the head", head=rows * size * setting.item, **{"backward pass": given})
 
 
-def _layers(setting: Setting, steps: int, save: str) -> list[KernelBytes]:
+def _layers(setting: Setting, steps: int, save: str, kernel: str) -> list[KernelBytes]:
     core = setting.model.core
+    options = {"save": save, "device": setting.device}
     return [
-        kernel_bytes(
-            setting.kernel,
-            core.kind,
-            weights,
-            steps,
-            setting.streams,
-            save=save,
-            dtype=setting.compute_dtype,
-            device=setting.device,
-        )
+        kernel_bytes(kernel, core.kind, weights, steps, setting.streams, dtype=setting.compute_dtype, **options)
         for weights in core.rnn.all_weights
     ]
 
 
-def _first_passes(ledger: _Ledger, setting: Setting, sizes: tuple[int, ...]) -> None:
+def _first_passes(ledger: Ledger, setting: Setting, sizes: tuple[int, ...]) -> None:
     """The passes that find the states at borders; one of a group may take more than a chunk with its gradients."""
     model, core = setting.model, setting.model.core
+    with torch.no_grad():
+        kernel = setting.kernel
+    state, every = model.initial_state(setting.streams).nbytes, borders(setting.steps, sizes)
     for level, steps in enumerate(sizes[:-1]):
-        # Before the first chunk there are no gradients but the head's.
+        # Before the first chunk there are no gradients but the head's; and no borders of smaller parts.
         there = model.parameters() if level else model.head.parameters()
         gradients = sum(parameter.nbytes for parameter in there if parameter.requires_grad)
+        less = (borders(setting.steps, sizes[: level + 1]) - every) * state
         tokens = steps * setting.streams * setting.item
-        for number, layer in enumerate(_layers(setting, steps, "hidden")):
-            values = tokens * core.rnn.hidden_size * (2 if number else 1)
+        for number, layer in enumerate(_layers(setting, steps, "hidden", kernel)):
+            # Outputs, also as single steps where the kernel has them so; and those of the layer before.
+            values = tokens * core.rnn.hidden_size * (1 + (layer.outputs > 0) + (number > 0))
             activations = tokens * core.rnn.input_size + values + layer.forward
-            ledger.look("a pass that finds borders", gradients=gradients, activations=activations)
-
-
-def _forward(ledger: _Ledger, setting: Setting, layers: list[KernelBytes], tokens: int) -> None:
-    now, values = ledger.now, tokens * setting.model.core.rnn.hidden_size
-    for number, layer in enumerate(layers):
-        now["activations"] += layer.kept
-        ledger.look(f"the forward pass of layer {number}", activations=layer.outputs + layer.forward)
-        dropped = values * layer.item
-        if setting.model.dropout.probability:
-            ledger.look("dropout", activations=layer.outputs + 2 * dropped + values)
-            # The values and which of them are kept.
-            now["activations"] += dropped + values
-        else:
-            now["activations"] += layer.outputs
-
-
-def _backward(ledger: _Ledger, setting: Setting, layers: list[KernelBytes], tokens: int, given: int) -> None:
-    """All layers, from a gradient of the outputs of which `given` bytes go when they are used."""
-    core, drops = setting.model.core, setting.model.dropout.probability > 0
-    now, values = ledger.now, tokens * core.rnn.hidden_size
-    for number, layer in reversed(list(enumerate(layers))):
-        out = values * layer.item
-        if drops:
-            # Scaled, multiplied by the mask, and the mask as numbers.
-            ledger.look("the backward pass of dropout", **{"backward pass": max(given, 2 * out) + out})
-            given = out
-            now["activations"] -= values
-        passing = given + layer.backward
-        ledger.look(f"the backward pass of layer {number}", **{"backward pass": passing})
-        now["gradients"] += sum(weight.nbytes for weight in core.rnn.all_weights[number] if weight.requires_grad)
-        # Outputs of the last layer are held until the chunk is done.
-        held = out if layer is layers[-1] and not drops and not layer.outputs else 0
-        now["activations"] -= layer.kept - held
-        if number:
-            given = tokens * core.rnn.hidden_size * layers[number - 1].item
-            # What went into this layer.
-            now["activations"] -= out if drops else layers[number - 1].outputs
-    now["backward pass"] += tokens * core.rnn.input_size * setting.item
+            ledger.look("a pass that finds borders", gradients=gradients, activations=activations, states=less)

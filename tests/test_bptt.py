@@ -1,6 +1,7 @@
 """The gradient of a window, in chunks, against plain torch and against itself."""
 
 import itertools
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -70,9 +71,9 @@ def test_any_chunks_give_the_gradient_of_plain_torch(
     tokens, targets = text(CONTEXT + STEPS, types), text(STEPS, types)
     expected_loss = plain_loss(model, tokens, targets)
     expected = gradients(model, expected_loss)
-    for save, sizes in itertools.product(("gates", "hidden"), PLANS):
+    for save, sizes, rows in itertools.product(("gates", "hidden"), PLANS, (None, 7)):
         model.core.save = save
-        loss, _ = window_loss(model, tokens, targets, model.initial_state(STREAMS), plan=Plan(sizes))
+        loss, _ = window_loss(model, tokens, targets, model.initial_state(STREAMS), plan=Plan(sizes, rows))
         assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-12)
         assert_close(gradients(model, loss), expected, 1e-12)
 
@@ -90,10 +91,10 @@ def test_chunks_change_nothing_with_dropout_ties_context_and_a_learned_state(
     loss, after = model.loss(tokens, targets, model.initial_state(STREAMS), advance=advance)
     expected = gradients(model, loss)
     assert len(expected) == len(list(model.parameters()))
-    for sizes in PLANS:
+    for sizes, rows in itertools.product(PLANS, (None, 7)):
         torch.manual_seed(7)
         start = model.initial_state(STREAMS)
-        found, state = window_loss(model, tokens, targets, start, plan=Plan(sizes), advance=advance)
+        found, state = window_loss(model, tokens, targets, start, plan=Plan(sizes, rows), advance=advance)
         assert not state.hidden.requires_grad
         assert found.item() == pytest.approx(loss.item(), rel=1e-12)
         assert_close(gradients(model, found), expected, 1e-12)
@@ -124,40 +125,49 @@ def test_streams_that_start_anew_inside_a_window(cell: str, nonlinearity: str | 
             total = total + loss * (end - begin)
     total = total / targets.numel()
     expected = gradients(model, total)
-    for sizes in ((), (4,), (11,)):
-        loss, _ = window_loss(model, tokens, targets, carry, plan=Plan(sizes), reset=reset)
+    for sizes, rows in itertools.product(((), (4,), (11,)), (None, 7)):
+        loss, _ = window_loss(model, tokens, targets, carry, plan=Plan(sizes, rows), reset=reset)
         assert loss.item() == pytest.approx(total.item(), rel=1e-12)
         assert_close(gradients(model, loss), expected, 1e-11)
 
 
-def test_scaled_and_added_up_losses_as_in_accumulation() -> None:
+@pytest.mark.parametrize("rows", [None, 7])
+def test_scaled_and_added_up_losses_as_in_accumulation(rows: int | None) -> None:
+    """Two windows an update, three times: what is made for a window must not be what another still uses."""
     model = model_of("lstm", None).double()
-    tokens, targets = text(STEPS, 17), text(STEPS, 17)
-    one, _ = window_loss(model, tokens, targets, model.initial_state(STREAMS))
-    expected = [3.5 * gradient for gradient in gradients(model, one)]
-    model.zero_grad()
-    for factor, sizes in ((0.5, ()), (3.0, (4,))):
-        loss, _ = window_loss(model, tokens, targets, model.initial_state(STREAMS), plan=Plan(sizes))
-        (loss * factor).backward()
-    assert_close([parameter.grad for parameter in model.parameters()], expected, 1e-12)
+    for number in range(3):
+        windows = [(text(2 * STEPS, 17)[number + first :][:STEPS], factor) for first, factor in ((0, 0.5), (9, 3.0))]
+        expected = sum_of(gradients(model, model.loss(one, one.roll(1))[0] * factor) for one, factor in windows)
+        model.zero_grad()
+        for (one, factor), sizes in zip(windows, ((), (4,)), strict=True):
+            start = model.initial_state(STREAMS)
+            loss, _ = window_loss(model, one, one.roll(1), start, plan=Plan(sizes, rows))
+            (loss * factor).backward()
+        assert_close([parameter.grad for parameter in model.parameters()], expected, 1e-12)
 
 
-def test_a_gradient_that_someone_keeps_is_not_written_over() -> None:
+def sum_of(windows: Iterable[list[Tensor]]) -> list[Tensor]:
+    return [torch.stack(parts).sum(0) for parts in zip(*windows, strict=True)]
+
+
+@pytest.mark.parametrize("rows", [None, 7])
+def test_a_gradient_that_someone_keeps_is_not_written_over(rows: int | None) -> None:
     model = model_of("gru", None)
     tokens = text(STEPS, 17)
     targets = tokens.roll(1, 0)
-    window_loss(model, tokens, targets, model.initial_state(STREAMS))[0].backward()
+    window_loss(model, tokens, targets, model.initial_state(STREAMS), plan=Plan((), rows))[0].backward()
     kept = model.head.projection.weight.grad
     assert kept is not None
     before = kept.clone()
     model.zero_grad()
-    window_loss(model, targets, tokens, model.initial_state(STREAMS))[0].backward()
+    window_loss(model, targets, tokens, model.initial_state(STREAMS), plan=Plan((), rows))[0].backward()
     assert torch.equal(kept, before)
     assert not torch.equal(model.head.projection.weight.grad, before)
 
 
+@pytest.mark.parametrize("rows", [None, 7])
 @pytest.mark.parametrize("frozen", ["embedding", "core", "head"])
-def test_frozen_parts_get_no_gradient_and_the_others_the_same(frozen: str) -> None:
+def test_frozen_parts_get_no_gradient_and_the_others_the_same(frozen: str, rows: int | None) -> None:
     model = model_of("lstm", None).double()
     tokens, targets = text(STEPS, 17), text(STEPS, 17)
     whole, _ = window_loss(model, tokens, targets, model.initial_state(STREAMS), plan=Plan((5,)))
@@ -165,7 +175,7 @@ def test_frozen_parts_get_no_gradient_and_the_others_the_same(frozen: str) -> No
     expected = {name: parameter.grad for name, parameter in model.named_parameters()}
     model.zero_grad()
     getattr(model, frozen).requires_grad_(False)
-    loss, _ = window_loss(model, tokens, targets, model.initial_state(STREAMS), plan=Plan((5,)))
+    loss, _ = window_loss(model, tokens, targets, model.initial_state(STREAMS), plan=Plan((5,), rows))
     loss.backward()
     for name, parameter in model.named_parameters():
         if name.startswith(frozen):
@@ -265,8 +275,8 @@ def test_float32_is_close_to_float64(cell: str, nonlinearity: str | None) -> Non
     exact = model_of(cell, nonlinearity).double()
     exact.load_state_dict(model.state_dict())
     expected = gradients(exact, plain_loss(exact, tokens, targets))
-    for sizes in PLANS:
-        loss, _ = window_loss(model, tokens, targets, model.initial_state(STREAMS), plan=Plan(sizes))
+    for sizes, rows in itertools.product(PLANS, (None, 7)):
+        loss, _ = window_loss(model, tokens, targets, model.initial_state(STREAMS), plan=Plan(sizes, rows))
         assert loss.dtype == torch.float32
         assert_close([one.double() for one in gradients(model, loss)], expected, 1e-5)
 
@@ -303,7 +313,7 @@ class _Step(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor, sizes: tuple[int, ...]) -> Tensor:
         start = self.model.initial_state(tokens.shape[1])
-        return window_loss(self.model, tokens, targets, start, plan=Plan(sizes))[0]
+        return window_loss(self.model, tokens, targets, start, plan=Plan(sizes, rows=7))[0]
 
 
 def _two_windows(step: nn.Module, first: AbstractContextManager[Any], streams: slice) -> list[Tensor]:

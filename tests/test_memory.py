@@ -83,8 +83,9 @@ GRID: list[tuple[str, dict[str, Any], Plan, str]] = [
     ("lstm", {"embedding_size": 320, "kernel": "torch", "compute_dtype": torch.bfloat16}, Plan(), "gates"),
     ("lstm", {"vocab_size": 2000, "hidden_size": 400, "optimizer": "sgd momentum", "dropout": 0.2}, Plan(), "gates"),
     ("lstm", {"vocab_size": 2000, "context": 25, "accumulate": 2, "optimizer": "adam"}, Plan(), "hidden"),
-    ("lstm", {"num_layers": 3, "dropout": 0.2, "steps": 600, "streams": 4}, Plan((300, 30)), "hidden"),
+    ("lstm", {"num_layers": 3, "dropout": 0.2, "steps": 330, "streams": 4}, Plan((300, 30)), "hidden"),
     ("gru", {"num_layers": 3, "optimizer": "rmsprop", "steps": 90}, Plan(), "gates"),
+    ("gru", {"kernel": "auto", "steps": 540, "streams": 4, "hidden_size": 128}, Plan((504, 8)), "gates"),
     ("gru", {"steps": 220, "compute_dtype": torch.bfloat16, "vocab_size": 3000}, Plan((16,)), "hidden"),
     ("gru", {"kernel": "torch", "dropout": 0.2, "num_layers": 1, "steps": 90}, Plan(), "gates"),
     ("tanh", {"steps": 300, "dropout": 0.2}, Plan(), "gates"),
@@ -152,9 +153,12 @@ def test_a_table_adds_up_and_says_when_and_why() -> None:
 
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
-    ("gru", {"hidden_size": 96, "embedding_size": 64, "steps": 400, "streams": 24, "dropout": 0.1}),
-    ("lstm", {"hidden_size": 96, "embedding_size": 64, "vocab_size": 5000, "num_layers": 1, "steps": 70}),
-    ("lstm", {"hidden_size": 64, "embedding_size": 48, "kernel": "torch", "streams": 2, "steps": 1500, "context": 40}),
+    ("gru", {"hidden_size": 96, "embedding_size": 64, "steps": 150, "streams": 64}),
+    (
+        "lstm",
+        {"hidden_size": 96, "embedding_size": 64, "vocab_size": 5000, "num_layers": 1, "steps": 70, "dropout": 0.1},
+    ),
+    ("lstm", {"hidden_size": 64, "embedding_size": 48, "kernel": "torch", "streams": 4, "steps": 700, "context": 40}),
 ]
 
 
