@@ -217,7 +217,7 @@ class _Window:
         borders = [state]
         with torch.no_grad():
             for begin, end in parts[:-1]:
-                borders.append(self._run(begin, end, self._inputs(begin, end), borders[-1])[1].detach())
+                borders.append(self._core(begin, end, self._inputs(begin, end), borders[-1])[1].detach())
         return borders
 
     def _inputs(self, begin: int, end: int) -> Tensor:
@@ -226,11 +226,17 @@ class _Window:
             inputs = F.embedding(self.tokens[begin:end], self.model.embedding.weight)
             return inputs if self.dropout is None else self.dropout.at(begin)(inputs, 0)
 
-    def _run(self, begin: int, end: int, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+    def _core(self, begin: int, end: int, inputs: Tensor, state: State) -> tuple[Tensor, State]:
         dropout = None if self.dropout is None else self.dropout.at(begin)
-        outputs, after = self.model.core(inputs, state, dropout, None if self.reset is None else self.reset[begin:end])
-        if dropout is not None:
-            outputs = dropout(outputs, self.model.core.rnn.num_layers)
+        result: tuple[Tensor, State] = self.model.core(
+            inputs, state, dropout, None if self.reset is None else self.reset[begin:end]
+        )
+        return result
+
+    def _run(self, begin: int, end: int, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+        outputs, after = self._core(begin, end, inputs, state)
+        if self.dropout is not None:
+            outputs = self.dropout.at(begin)(outputs, self.model.core.rnn.num_layers)
         return outputs, after
 
     def _chunk(self, begin: int, end: int, state: State, flow: State) -> State:

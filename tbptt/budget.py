@@ -54,7 +54,10 @@ def _without_budget(setting: Setting) -> Prediction:
     if kept <= WHOLE_BYTES:
         return replace(predict(setting, Plan(), save), reason="whole windows: their activations are small")
     per_step = kept_bytes(setting, 2 * BLOCK_STEPS, save) // (2 * BLOCK_STEPS)
-    chunk = _multiple(max(CHUNK_BYTES // per_step, math.ceil(CHUNK_ROWS / setting.streams)))
+    # Where states are large beside a step's activations: as much for borders as for activations is the least in all.
+    state = setting.model.initial_state(setting.streams).nbytes
+    balanced = min(math.ceil(math.sqrt(setting.steps * state / per_step)), max(1, WHOLE_BYTES // per_step))
+    chunk = _multiple(max(CHUNK_BYTES // per_step, math.ceil(CHUNK_ROWS / setting.streams), balanced))
     reason = f"chunks of {chunk} steps: activations of a whole window would take {kept / MIB:.0f} MiB"
     return replace(predict(setting, _usual(setting, chunk), save), reason=reason)
 
