@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from tbptt.metrics import IGNORED
 from tbptt.nn import LanguageModel
 from tbptt.nn.dropout import WindowDropout
 from tbptt.ops.linear_cross_entropy import LinearCrossEntropy
@@ -64,17 +65,20 @@ def window_loss(
     plan: Plan = WHOLE,
     reset: Tensor | None = None,
     advance: int | None = None,
+    divisor: float | None = None,
 ) -> tuple[Tensor, State]:
     """Mean nats per target of a window, with its exact gradient, and the state to go on from.
 
     Args:
         model: the network; its parameters get their gradients when `backward` is called on the loss.
         tokens: `(C + T, B)`, int64.
-        targets: `(T, B)`, of the last `T` steps.
+        targets: `(T, B)`, of the last `T` steps; those that are `IGNORED` do not count.
         state: before the first step; a learned one gets its gradient too.
         plan: chunks; the result does not depend on it but for rounding.
-        reset: `(C + T, B)` of bool, streams that go back to the initial state before a step; None for none.
+        reset: `(S, B)` of bool, streams that go back to the initial state before one of the first `S` steps; None for
+            none.
         advance: the state returned is the one after so many steps, None for all.
+        divisor: what the sum of nats is divided by; None for the number of targets that count, or 1 where none does.
 
     Returns:
         the loss, 0-dimensional, and a state without history.
@@ -82,7 +86,7 @@ def window_loss(
     Raises:
         RuntimeError: when `backward` is called a second time, or with `create_graph`.
     """
-    window = _Window(model, tokens, targets, plan, reset, len(tokens) if advance is None else advance)
+    window = _Window(model, tokens, targets, plan, reset, len(tokens) if advance is None else advance, divisor)
     parameters = list(model.parameters())
     loss: Tensor = _Gradient.apply(window, state.hidden, state.cell, *parameters)  # type: ignore[no-untyped-call]
     assert window.after is not None
@@ -144,7 +148,14 @@ class _Window:
     """One window on its way through the sweep."""
 
     def __init__(
-        self, model: LanguageModel, tokens: Tensor, targets: Tensor, plan: Plan, reset: Tensor | None, advance: int
+        self,
+        model: LanguageModel,
+        tokens: Tensor,
+        targets: Tensor,
+        plan: Plan,
+        reset: Tensor | None,
+        advance: int,
+        divisor: float | None,
     ) -> None:
         self.model, self.tokens, self.targets, self.reset = model, tokens, targets, reset
         self.context = len(tokens) - len(targets)
@@ -158,7 +169,9 @@ class _Window:
         self.autocast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if self.autocast else linear.weight.dtype
         # In float16 the gradients of a mean over many tokens would vanish; those of the sum do not.
-        self.scale = float(targets.numel()) if dtype == torch.float16 else 1.0
+        self.scale = (divisor or float(targets.numel())) if dtype == torch.float16 else 1.0
+        # Counted on the device where nobody has counted before: to ask how many there are would be to wait.
+        self.divisor = (targets != IGNORED).sum().clamp_(min=1) if divisor is None else divisor
         self.dense = runs_dense(model, plan)
         self.wide = torch.float64 if dtype == torch.float64 else torch.float32
         self.nats = torch.zeros((), device=tokens.device, dtype=self.wide)
@@ -171,7 +184,7 @@ class _Window:
         return LinearCrossEntropy(
             linear.weight,
             linear.bias,
-            divisor=float(self.targets.numel()),
+            divisor=self.divisor,
             scale=self.scale,
             grad_weight=self._buffer(linear.weight, again=True),
             grad_bias=self._buffer(linear.bias),
@@ -302,6 +315,6 @@ class _Window:
         """Add the loss of a chunk; returns it, with its history, and its gradient."""
         if not len(targets):
             return None, None
-        loss = F.cross_entropy(self.model.head(scored).to(self.wide), targets, reduction="sum") / self.targets.numel()
+        loss = F.cross_entropy(self.model.head(scored).to(self.wide), targets, reduction="sum") / self.divisor
         self.nats = self.nats + loss.detach()
         return loss, torch.full_like(loss, self.scale)

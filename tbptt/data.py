@@ -8,10 +8,11 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from tbptt.errors import check_choice, check_integer
+from tbptt.borders import Positions, check_reset
+from tbptt.errors import check_integer
 from tbptt.streams import WindowLoader, context_steps
 from tbptt.text import Corpus, Vocabulary, read_corpus
-from tbptt.truncation import WindowLengths
+from tbptt.truncation import CarryDrop, WindowLengths
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +35,10 @@ class TextDataModule(L.LightningDataModule):
         batch_size: streams of the training text, over all processes.
         eval_batch_size: streams of validation and test; with 1 each token but the first is scored, in context.
         window_steps: steps of a window.
-        reset: "epoch" or "never": when the training state starts anew.
+        reset: "epoch", "document" or "never": when the training state starts anew.
         horizon: steps a gradient may reach back in training, None for `window_steps`.
         lengths: of the training windows, None for `window_steps` each.
+        drop: which training streams start anew before a window, None for none.
     """
 
     corpus: Corpus
@@ -62,12 +64,15 @@ class TextDataModule(L.LightningDataModule):
         reset: str,
         horizon: int | None = None,
         lengths: WindowLengths | None = None,
+        drop: CarryDrop | None = None,
     ) -> None:
         super().__init__()
         check_integer("data.batch_size", batch_size, 1, "it counts the streams trained side by side")
         check_integer("data.eval_batch_size", eval_batch_size, 1, "it counts the streams evaluated side by side")
         check_integer("bptt.window", window_steps, 1, "it counts the steps of a window")
-        check_choice("bptt.reset", reset, ("epoch", "never"))
+        # Where documents begin in each part; of a text that is not told into documents nobody knows.
+        self.borders: dict[str, Positions | None] = dict.fromkeys(("train", "validation", "test"))
+        check_reset(reset, self.borders["train"])
         context_steps(window_steps, horizon)
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
@@ -75,6 +80,7 @@ class TextDataModule(L.LightningDataModule):
         self.reset = reset
         self.horizon = horizon
         self.lengths = lengths
+        self.drop = drop
         self.corpus = read_corpus(level, path, val_path, test_path, val_fraction, test_fraction, encoding)
         self.vocabulary = self._build_vocabulary(level, min_count, max_vocab, lowercase, normalize)
         self.tokens = {part: self._encode(getattr(self.corpus, part)) for part in ("train", "validation", "test")}
@@ -103,8 +109,10 @@ class TextDataModule(L.LightningDataModule):
             self.batch_size,
             self.window_steps,
             reset=self.reset,
+            borders=self.borders["train"],
             horizon=self.horizon,
             lengths=self.lengths,
+            drop=self.drop,
             limit=limit,
             rank=rank,
             world_size=world_size,
@@ -113,11 +121,15 @@ class TextDataModule(L.LightningDataModule):
     def evaluation_loader(self, part: str) -> WindowLoader | None:
         """The windows of "validation" or "test", None where there is no such part.
 
-        A text too short for `eval_batch_size` streams gets as many as it can fill.
+        A text too short for `eval_batch_size` streams gets as many as it can fill. Documents are kept apart where they
+        are in training.
         """
         tokens = self.tokens[part]
         streams = min(self.eval_batch_size, len(tokens) // 2)
-        return WindowLoader(tokens, streams, self.window_steps) if streams else None
+        if not streams:
+            return None
+        reset = "document" if self.reset == "document" else "epoch"
+        return WindowLoader(tokens, streams, self.window_steps, reset=reset, borders=self.borders[part])
 
     def longest_window(self) -> tuple[int, int]:
         """Steps that a training window has at most, context included, and those of context."""
@@ -175,8 +187,10 @@ def truncation(
     reset: str,
     horizon: int | None,
     random_window: bool,
+    random_offset: bool,
     grow_from: int | None,
     grow_windows: int | None,
+    carry_drop: float,
     chunk: int | str,
     memory_mib: float | None,
     *,
@@ -184,5 +198,7 @@ def truncation(
 ) -> dict[str, Any]:
     """What the keys of `bptt` and the seed of the run are to `TextDataModule`: not how a window is run."""
     del chunk, memory_mib
-    lengths = WindowLengths(window, random=random_window, grow_from=grow_from, grow_windows=grow_windows, seed=seed)
-    return {"window_steps": window, "reset": reset, "horizon": horizon, "lengths": lengths}
+    growth = {"grow_from": grow_from, "grow_windows": grow_windows}
+    lengths = WindowLengths(window, random=random_window, offset=random_offset, **growth, seed=seed)
+    drop = CarryDrop(carry_drop, seed=seed)
+    return {"window_steps": window, "reset": reset, "horizon": horizon, "lengths": lengths, "drop": drop}

@@ -15,7 +15,7 @@ from tbptt.text import Vocabulary, read_corpus
 
 @torch.no_grad()
 def evaluate(model: LanguageModel, windows: Iterable[Window]) -> TokenLoss:
-    """Loss of `model` over `windows`, from a fresh state; the model is left in the mode it was in.
+    """Loss of `model` over `windows`, from a fresh state, and anew where a window says so; its mode stays.
 
     The result does not depend on how long the windows are, and with one stream on nothing else either.
     """
@@ -25,8 +25,9 @@ def evaluate(model: LanguageModel, windows: Iterable[Window]) -> TokenLoss:
     model.eval()
     try:
         for window in windows:
-            nats, state = model.nats(window.x.to(device), window.y.to(device), state)
-            loss.add(nats, window.y.numel())
+            reset = None if window.reset is None else window.reset.to(device)
+            nats, state = model.nats(window.x.to(device), window.y.to(device), state, reset=reset)
+            loss.add(nats, window.targets)
     finally:
         model.train(training)
     return loss

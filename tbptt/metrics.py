@@ -9,6 +9,9 @@ import math
 import torch
 from torch import Tensor
 
+# The target of a step that does not count, as in torch's losses.
+IGNORED = -100
+
 
 def perplexity(nats: float) -> float:
     """exp(nats per token); infinite, not an error, where the exponential overflows."""

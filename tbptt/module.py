@@ -74,11 +74,14 @@ class TBPTTModule(L.LightningModule, ABC):
 
     @abstractmethod
     def window_loss(self, window: Window, state: State) -> tuple[Tensor, State]:
-        """Mean nats per target of a window, with its gradient, and the state after `window.advance` steps."""
+        """Nats of a window through its divisor, with its gradient, and the state after `window.advance` steps.
+
+        Here and in `window_nats` streams start anew where `window.reset` says.
+        """
 
     @abstractmethod
     def window_nats(self, window: Window, state: State) -> tuple[Tensor, State]:
-        """Sum of nats over a window's targets, without a gradient, and the state after it."""
+        """Sum of nats over a window's targets that count, without a gradient, and the state after it."""
 
     @abstractmethod
     def metrics(self, part: str, loss: TokenLoss) -> dict[str, float]:
@@ -90,8 +93,11 @@ class TBPTTModule(L.LightningModule, ABC):
         """Loss of one window from the carry; the carry moves on, without its history."""
         loss, state = self.window_loss(window, self._enter(self._carry, window))
         self._carry = state.detach()
-        targets = window.y.numel()
+        targets = window.targets
         nats = loss.detach()
+        if window.divisor is not None and window.divisor != targets:
+            # Other processes count more targets or fewer: the loss is a share of theirs, this is our own mean.
+            nats = nats * (window.divisor / max(1, targets))
         self.train_loss.add_mean(nats, targets)
         # Lightning divides `loss` in place of the one returned when it accumulates gradients.
         return {"loss": loss, "nats": nats, "targets": targets}
@@ -100,14 +106,14 @@ class TBPTTModule(L.LightningModule, ABC):
         """Add one window to the loss of the text that is evaluated."""
         nats, state = self.window_nats(window, self._enter(self._evaluation_carry, window))
         self._evaluation_carry = state
-        self.evaluation_loss.add(nats, window.y.numel())
+        self.evaluation_loss.add(nats, window.targets)
 
     def test_step(self, window: Window, batch_idx: int) -> None:
         """As in validation."""
         self.validation_step(window, batch_idx)
 
     def _enter(self, carry: State | None, window: Window) -> State:
-        """The state a window starts from: the carry, with fresh columns where a text begins."""
+        """The state a window starts from: the carry, or a fresh one where there is none."""
         streams = window.x.shape[1]
         if carry is None:
             return self.initial_state(streams)
@@ -116,7 +122,7 @@ class TBPTTModule(L.LightningModule, ABC):
                 f"data.batch_size must stay the one the saved state has: it holds {carry.batch_size} streams here, "
                 f"but a window has {streams}; resume with the batch size that was trained with."
             )
-        return carry if window.reset is None else carry.reset_rows(window.reset, self.initial_state(streams))
+        return carry
 
     def on_train_start(self) -> None:
         """Put loss, schedule and random generators where the checkpoint had them.

@@ -23,7 +23,7 @@ from tbptt.callbacks.checkpoints import best_path, last_path
 from tbptt.data import TextDataModule
 from tbptt.errors import UserError
 from tbptt.memory import Prediction
-from tbptt.metrics import bits, perplexity
+from tbptt.metrics import IGNORED, bits, perplexity
 from tbptt.resume import prepare_resume
 from tbptt.tasks import LanguageModelTask, quoted, unit
 
@@ -113,7 +113,8 @@ def validation_numbers(run: Run) -> dict[str, float | None]:
     assert windows is not None
     # Of the whole text or not at all: a limit of 1 is one window, a limit of 1.0 all of them.
     if run.task.evaluation_loss.tokens == windows.targets:
-        unigram = run.data.vocabulary.unigram_loss(torch.cat([window.y.flatten() for window in windows]).numpy())
+        targets = torch.cat([window.y.flatten() for window in windows])
+        unigram = run.data.vocabulary.unigram_loss(targets[targets != IGNORED].numpy())
         base = perplexity(unigram) if name == "perplexity" else bits(unigram)
         log.info("validation: %s %.3f, of the unigram model %.3f", name, value, base)
         numbers["val/loss_unigram"] = unigram

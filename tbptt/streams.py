@@ -2,7 +2,7 @@
 
 Shapes: a text of `N` tokens becomes `B` contiguous streams of `N // B` tokens; a window is `T` steps of all streams,
 time-major `(T, B)`, with `C` steps before them as context. Target `y[t]` is the token after `x[C + t]` in the text,
-always.
+always. A target across the border of two documents may be left out of the count: it is `IGNORED`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,8 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tbptt.errors import UserError, check_choice, check_integer
-from tbptt.truncation import WindowLengths, limited
+from tbptt.borders import Borders, Positions, check_reset
+from tbptt.errors import UserError, check_integer
+from tbptt.metrics import IGNORED
+from tbptt.truncation import CarryDrop, WindowLengths, limited
+
+NONE = torch.empty(0, dtype=torch.int64)
 
 
 class Window(NamedTuple):
@@ -20,9 +24,13 @@ class Window(NamedTuple):
 
     `x` is `(C + T, B)` and `y` `(T, B)`, int64: the first `C` steps of `x` are context, which was trained on before
     and is run again so that gradients reach back into it.
-    `reset` `(B,)` marks streams whose text begins with the first step of `x`, None when none does.
+    `reset` `(S, B)` of bool marks streams that start anew before one of the first `S` steps of `x`; before later ones
+        none does. None when none does at all.
     `advance` is the number of steps of `x` after which the state is that of the next window's first step, None for all.
     `rate` is the factor on the learning rate of an update with this window.
+    `counted` is the number of targets that are not `IGNORED`, None where all count.
+    `divisor` is what their nats are divided by for the loss: the number counted per process, on average over all, so
+        that gradients averaged over processes are those of one with all streams. None for those of `y`.
     """
 
     x: Tensor
@@ -30,6 +38,13 @@ class Window(NamedTuple):
     reset: Tensor | None
     advance: int | None = None
     rate: float = 1.0
+    counted: int | None = None
+    divisor: float | None = None
+
+    @property
+    def targets(self) -> int:
+        """Number of targets that count."""
+        return self.y.numel() if self.counted is None else self.counted
 
 
 class WindowLoader:
@@ -45,16 +60,21 @@ class WindowLoader:
         tokens: `(N,)` of any integer type; kept as it is, never copied.
         batch_size: streams `B`.
         window_steps: steps `T` of a window.
-        reset: "epoch" marks the start of each pass for a fresh state, "never" none of them.
+        reset: "epoch" marks the start of each pass for a fresh state, "document" that of each document too, "never"
+            none of them.
+        borders: `(D,)`, int64, increasing: the tokens that are the first of a document, for `reset="document"`; its
+            last token then has no target that counts. May be a memory map.
         horizon: steps a gradient may reach back: `horizon - window_steps` earlier steps precede each window, or as many
             as the text has; None for `window_steps`, which is none.
         lengths: for windows that are not all of `window_steps` steps.
+        drop: which streams start anew before a window's own first step, None for none.
         limit: a pass is over after so many windows (int) or this share of them (float), and after one at the least.
         rank: which part of the streams this process gets.
         world_size: number of such parts.
 
     Raises:
-        UserError: when a number is out of range or the text is too short for one target in every stream.
+        UserError: when a number is out of range, the text is too short for one target in every stream, or documents
+            are to be kept apart and nobody said where they begin.
     """
 
     def __init__(
@@ -64,8 +84,10 @@ class WindowLoader:
         window_steps: int,
         *,
         reset: str = "epoch",
+        borders: Positions | None = None,
         horizon: int | None = None,
         lengths: WindowLengths | None = None,
+        drop: CarryDrop | None = None,
         limit: float | None = None,
         rank: int = 0,
         world_size: int = 1,
@@ -74,7 +96,7 @@ class WindowLoader:
         self._lengths = WindowLengths(window_steps) if lengths is None else lengths
         assert self._lengths.window == window_steps
         self._context = context_steps(window_steps, horizon)
-        check_choice("bptt.reset", reset, ("epoch", "never"))
+        check_reset(reset, borders)
         steps = len(tokens) // batch_size - 1
         if steps < 1:
             raise UserError(
@@ -90,12 +112,17 @@ class WindowLoader:
         self.batch_size = batch_size
         self.window_steps = window_steps
         self.spare = len(tokens) - batch_size * (steps + 1)
-        self._reset = reset == "epoch"
+        self._reset = reset != "never"
+        self._drop = CarryDrop(0.0) if drop is None else drop
         self._limit = limit
         share = batch_size // world_size
+        self._columns = slice(rank * share, (rank + 1) * share)
         streams = tokens[: batch_size * (steps + 1)].view(batch_size, steps + 1)
-        self._streams = streams[rank * share : (rank + 1) * share]
+        self._streams = streams[self._columns]
         self._steps = steps
+        self._borders: Borders | None = None
+        if reset == "document" and borders is not None:
+            self._borders = Borders(borders, batch_size, steps + 1)
         # Windows trained before each pass, as far as it is known; they are needed where windows grow.
         self._before = [0]
         self._begins: tuple[int, Sequence[int]] = (-1, ())
@@ -105,8 +132,11 @@ class WindowLoader:
 
     @property
     def targets(self) -> int:
-        """Tokens predicted in one pass by this process."""
-        return self._streams.shape[0] * self._steps
+        """Tokens predicted in one pass by this process: those that count."""
+        pairs = self._streams.shape[0] * self._steps
+        if self._borders is None:
+            return pairs
+        return pairs - int(self._borders.count(1, self._steps + 1)[self._columns].sum())
 
     @property
     def longest(self) -> tuple[int, int]:
@@ -161,14 +191,56 @@ class WindowLoader:
         first = max(0, begin - self._context)
         # One token more than the window has steps: inputs and targets share the memory of all but one.
         piece = self._streams[:, first : end + 1].t().contiguous().to(torch.int64)
-        fresh = torch.ones(piece.shape[1], dtype=torch.bool) if self._reset and first == 0 else None
+        x, y = piece[:-1], piece[begin - first + 1 :]
+        places, streams = (NONE, NONE) if self._borders is None else self._borders.find(first, end + 1)
+        counted, divisor = y.numel(), float(y.numel())
+        if len(places):
+            y, counted, divisor = self._without(y, places - begin - 1, streams)
+        reset = self._marks(first, end, places, streams, begin, self._drop.streams(number, index, self.batch_size))
         # After the last window of a pass nothing is run again: the state goes on from the end.
         last = index + 1 >= self.pass_windows(number)
         advance = (end if last else max(0, end - self._context)) - first
         rate = 1.0
         if self._lengths.random:
             rate = (end - begin) / self._lengths.base(self._windows_before(number) + index)
-        return Window(piece[:-1], piece[begin - first + 1 :], fresh, advance, rate)
+        return Window(x, y, reset, advance, rate, counted, divisor)
+
+    def _without(self, y: Tensor, steps: Tensor, streams: Tensor) -> tuple[Tensor, int, float]:
+        """Targets less those at `steps` of `streams` (of all processes), how many count here, and the divisor."""
+        steps, streams = steps[steps >= 0], streams[steps >= 0]
+        all_counted = len(y) * self.batch_size - len(steps)
+        # Inputs have the memory of the targets.
+        y, own = y.clone(), self._own(streams)
+        y[steps[own], streams[own] - self._columns.start] = IGNORED
+        # Where none counts the loss is 0, whatever it is divided by.
+        return y, y.numel() - int(own.sum()), max(1, all_counted) * y.shape[1] / self.batch_size
+
+    def _marks(
+        self, first: int, end: int, places: Tensor, streams: Tensor, begin: int, dropped: Tensor | None
+    ) -> Tensor | None:
+        """What `Window.reset` is: the start of the text, of documents at `places`, and `dropped` before `begin`."""
+        fresh = self._reset and first == 0
+        if dropped is None and not len(places):
+            return torch.ones(1, len(self._streams), dtype=torch.bool) if fresh else None
+        own = self._own(streams) & (places < end)
+        places, streams = places[own] - first, streams[own] - self._columns.start
+        dropped = None if dropped is None else dropped[self._columns]
+        steps = max(
+            int(fresh), 0 if dropped is None else begin - first + 1, int(places.max()) + 1 if len(places) else 0
+        )
+        if not steps:
+            return None
+        marks = torch.zeros(steps, len(self._streams), dtype=torch.bool)
+        marks[places, streams] = True
+        if fresh:
+            marks[0] = True
+        if dropped is not None:
+            marks[begin - first] |= dropped
+        return marks
+
+    def _own(self, streams: Tensor) -> Tensor:
+        """Which of them are those of this process."""
+        return (streams >= self._columns.start) & (streams < self._columns.stop)
 
     def __iter__(self) -> Iterator[Window]:
         # A generator: the restored position is used up by the first window that is asked for, not by `iter()`,

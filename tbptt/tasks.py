@@ -47,11 +47,20 @@ class LanguageModelTask(TBPTTModule):
 
     def window_loss(self, window: Window, state: State) -> tuple[Tensor, State]:
         """Mean nats per token, and the state that the next window starts from."""
-        return window_loss(self.model, window.x, window.y, state, plan=self.plan, advance=window.advance)
+        return window_loss(
+            self.model,
+            window.x,
+            window.y,
+            state,
+            plan=self.plan,
+            reset=window.reset,
+            advance=window.advance,
+            divisor=window.divisor,
+        )
 
     def window_nats(self, window: Window, state: State) -> tuple[Tensor, State]:
         """Sum of nats."""
-        return self.model.nats(window.x, window.y, state)
+        return self.model.nats(window.x, window.y, state, reset=window.reset)
 
     def metrics(self, part: str, loss: TokenLoss) -> dict[str, float]:
         """Loss in nats per token, and the unit people quote for this level."""

@@ -19,6 +19,7 @@ LEVELS = {
     "text": 1,
     "ops": 1,
     "truncation": 1,
+    "borders": 1,
     "streams": 2,
     "nn": 2,
     "bptt": 2,
@@ -72,7 +73,7 @@ THIRD_PARTY = {
         "build",
     },
     "rich": {"callbacks"},
-    "numpy": {"text"},
+    "numpy": {"text", "borders"},
     "torch": set(LEVELS) - {"errors", "text"},
 }
 

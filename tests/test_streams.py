@@ -58,7 +58,7 @@ def test_windows_are_continuous_in_every_stream_of_every_process(world_size: int
 def test_only_the_first_window_resets() -> None:
     tokens = torch.arange(30)
     assert [None if w.reset is None else w.reset.tolist() for w in WindowLoader(tokens, 2, 5)] == [
-        [True, True],
+        [[True, True]],
         None,
         None,
     ]

@@ -151,7 +151,7 @@ def test_no_gradient_passes_from_a_window_to_the_one_before(make: Make, words: P
     task = make(f"data.path={words}").task
     first = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
     second = torch.tensor([[4, 5, 6, 7], [5, 6, 7, 4]])
-    task.training_step(Window(first, first, torch.ones(4, dtype=torch.bool)), 0)
+    task.training_step(Window(first, first, torch.ones(1, 4, dtype=torch.bool)), 0)
     carry = task._carry
     assert carry is not None
     task.training_step(Window(second, second, None), 1)["loss"].backward()

@@ -239,7 +239,7 @@ class Ours(Peer):
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Loss of a window; the state stays."""
         state = self.net.initial_state(x.shape[1]) if self.state is None else self.state
-        loss, self.state = window_loss(self.net, x, y, state, plan=self.plan)
+        loss, self.state = window_loss(self.net, x, y, state, plan=self.plan, divisor=float(y.numel()))
         return loss
 
     def recur(self, inputs: Tensor) -> Tensor:

@@ -99,11 +99,16 @@ class Core(nn.Module):
             inputs: `(T, B, E)`.
             state: `(L, B, H)`.
             dropout: of the window, applied between layers; None for none.
-            reset: `(T, B)` of bool: streams that go back to the initial state before a step; None for none.
+            reset: `(S, B)` of bool: streams that go back to the initial state before one of the first `S` steps; None
+                for none.
 
         Returns:
             outputs `(T, B, H)` and the state after the last step.
         """
+        if reset is not None and len(reset) <= 1:
+            # Before the first step alone: no kernel needs to know.
+            state = state.reset_rows(reset[0], self.initial_state(inputs.shape[1])) if len(reset) else state
+            reset = None
         kernel = choose_kernel(
             self.kernel,
             self.kind,
@@ -144,7 +149,8 @@ class Core(nn.Module):
         self, inputs: Tensor, state: State, dropout: WindowDropout | None, reset: Tensor | None
     ) -> tuple[Tensor, State]:
         native = self.kernel == "torch" and inputs.is_cuda
-        pieces, streams, steps = None if reset is None else cut(reset), inputs.shape[1], len(inputs)
+        streams, steps = inputs.shape[1], len(inputs)
+        pieces = None if reset is None else cut(reset, steps)
         if pieces is not None:
             fresh = self.initial_state(streams)
             state = State(

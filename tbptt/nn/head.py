@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tbptt.metrics import IGNORED
 from tbptt.ops.linear_cross_entropy import linear_cross_entropy
 
 # Logits of one evaluation chunk, in elements: 16 MiB of float32, whatever the vocabulary.
@@ -28,8 +29,12 @@ class Head(nn.Module):
         return logits
 
     def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Mean nats per token of a window, 0-dimensional, with its gradient; in row chunks."""
-        return linear_cross_entropy(hidden, self.projection.weight, self.projection.bias, targets)
+        """Mean nats per token of a window, 0-dimensional, with its gradient; in row chunks.
+
+        Targets that are `IGNORED` do not count; where none does the loss is 0.
+        """
+        mean = linear_cross_entropy(hidden, self.projection.weight, self.projection.bias, targets)
+        return torch.where((targets != IGNORED).any(), mean, 0.0)
 
     @torch.no_grad()
     def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:

@@ -80,8 +80,13 @@ class LanguageModel(nn.Module):
         """The state at the start of a text, for `batch_size` streams."""
         return self.core.initial_state(batch_size)
 
-    def hidden(self, tokens: Tensor, state: State | None = None, advance: int | None = None) -> tuple[Tensor, State]:
-        """Outputs `(T, B, H)` of the core for `tokens` `(T, B)`, and the state after `advance` steps (None: all)."""
+    def hidden(
+        self, tokens: Tensor, state: State | None = None, advance: int | None = None, reset: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Outputs `(T, B, H)` of the core for `tokens` `(T, B)`, and the state after `advance` steps (None: all).
+
+        `reset` `(S, B)` marks streams that go back to the initial state before one of the first `S` steps.
+        """
         if state is None:
             state = self.initial_state(tokens.shape[1])
         dropout, layers = self.dropout.window(), self.core.rnn.num_layers
@@ -89,14 +94,15 @@ class LanguageModel(nn.Module):
         if dropout is not None:
             inputs = dropout(inputs, 0)
         if advance is None or advance >= len(tokens):
-            outputs, after = self.core(inputs, state, dropout)
+            outputs, after = self.core(inputs, state, dropout, reset)
         elif advance:
             # A core gives its state after the last step only.
-            first, after = self.core(inputs[:advance], state, dropout)
-            second, _ = self.core(inputs[advance:], after, None if dropout is None else dropout.at(advance))
+            now, later = (None, None) if reset is None else (reset[:advance], reset[advance:])
+            first, after = self.core(inputs[:advance], state, dropout, now)
+            second, _ = self.core(inputs[advance:], after, None if dropout is None else dropout.at(advance), later)
             outputs = torch.cat([first, second])
         else:
-            outputs, _ = self.core(inputs, state, dropout)
+            outputs, _ = self.core(inputs, state, dropout, reset)
             # A copy: a learned initial state shares its memory with weights that an update will change.
             after = state.map(Tensor.clone)
         return outputs if dropout is None else dropout(outputs, layers), after
@@ -107,17 +113,26 @@ class LanguageModel(nn.Module):
         return self.head(hidden), after
 
     def loss(
-        self, tokens: Tensor, targets: Tensor, state: State | None = None, *, advance: int | None = None
+        self,
+        tokens: Tensor,
+        targets: Tensor,
+        state: State | None = None,
+        *,
+        reset: Tensor | None = None,
+        advance: int | None = None,
     ) -> tuple[Tensor, State]:
         """Mean nats per token of `targets` `(T, B)`, with its gradient, and the state after `advance` steps.
 
         `tokens` `(C + T, B)` may begin with `C` steps of context, which have no targets but carry gradients.
-        `advance` is None for the state after the last step.
+        Targets that are `IGNORED` do not count. `reset` is as in `hidden`. `advance` is None for the state after the
+        last step.
         """
-        hidden, after = self.hidden(tokens, state, advance)
+        hidden, after = self.hidden(tokens, state, advance, reset)
         return self.head.loss(hidden if len(hidden) == len(targets) else hidden[-len(targets) :], targets), after
 
-    def nats(self, tokens: Tensor, targets: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Sum of nats of `targets` `(T, B)`, without a gradient, and the state after the last step."""
-        hidden, after = self.hidden(tokens, state)
+    def nats(
+        self, tokens: Tensor, targets: Tensor, state: State | None = None, *, reset: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Sum of nats of `targets` `(T, B)` that count, without a gradient, and the state after the last step."""
+        hidden, after = self.hidden(tokens, state, reset=reset)
         return self.head.nats(hidden, targets), after

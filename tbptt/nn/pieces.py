@@ -1,6 +1,7 @@
 """Windows with borders inside, for kernels that know none: each piece between borders becomes a row of its own.
 
-Shapes: inputs `(T, B, W)`, `reset` `(T, B)` of bool. A packed sequence holds the `P` pieces in order of length.
+Shapes: inputs `(T, B, W)`, `reset` `(S, B)` of bool, for the first `S` steps. A packed sequence holds the `P` pieces in
+order of length.
 """
 
 from typing import NamedTuple
@@ -38,10 +39,10 @@ class Pieces(NamedTuple):
         return packed[inverse].view(steps, -1, packed.shape[1])
 
 
-def cut(reset: Tensor) -> Pieces:
-    """Cut a window at the marks of `reset` `(T, B)`; a piece begins at each, and with each stream."""
+def cut(reset: Tensor, steps: int) -> Pieces:
+    """Cut a window of `steps` steps at the marks of `reset` `(S, B)`; a piece begins at each, and with each stream."""
     device, marks = reset.device, reset.cpu()
-    steps, streams = marks.shape
+    streams = marks.shape[1]
     begins = marks.clone()
     begins[0] = True
     stream, begin = begins.t().nonzero().unbind(1)
@@ -51,10 +52,12 @@ def cut(reset: Tensor) -> Pieces:
     length = torch.where(ends, steps, after) - begin
     by_length = torch.argsort(length, descending=True, stable=True)
     stream, begin, length, ends = stream[by_length], begin[by_length], length[by_length], ends[by_length]
-    step = torch.arange(int(length[0]))
-    there = step[:, None] < length[None, :]
-    order = ((begin + step[:, None]) * streams + stream)[there]
+    # How many pieces have a step: not a table of steps and pieces, which may both be many.
+    there = len(length) - torch.bincount(length).cumsum(0)[:-1]
+    step = torch.repeat_interleave(torch.arange(len(there)), there)
+    piece = torch.arange(steps * streams) - torch.repeat_interleave(there.cumsum(0) - there, there)
+    order = (begin[piece] + step) * streams + stream[piece]
     last = torch.empty(streams, dtype=torch.int64)
     last[stream[ends]] = ends.nonzero().flatten()
     fresh = marks[begin, stream].unsqueeze(1)
-    return Pieces(order.to(device), there.sum(1), stream.to(device), fresh.to(device), last.to(device))
+    return Pieces(order.to(device), there, stream.to(device), fresh.to(device), last.to(device))
