@@ -9,14 +9,16 @@ python scripts/benchmark.py 'what=[overhead]'
 from pathlib import Path
 from typing import Any
 
-from tbptt.benchmark import grid, memory, overhead, plan, speed, windows
+from tbptt.benchmark import grid, memory, overhead, plan, speed, text, windows
 from tbptt.benchmark.options import Options
 from tbptt.benchmark.report import chart
 from tbptt.build import build, command, compose_recipe
 from tbptt.errors import check_choice
 from tbptt.run import write_json
 
-MEASURED = {"overhead": overhead, "speed": speed, "memory": memory, "grid": grid, "windows": windows, "plan": plan}
+MEASURED = {
+    module.__name__.rpartition(".")[2]: module for module in (speed, memory, grid, windows, plan, overhead, text)
+}
 
 
 @command("benchmark")

@@ -10,8 +10,7 @@ from typing import Any
 
 import tbptt
 from tbptt.build import command
-from tbptt.evaluate import corpus_part, evaluate_text
-from tbptt.text import read_text
+from tbptt.evaluate import evaluate_tokens, other_text, trained_part
 
 
 @command("evaluate")
@@ -19,12 +18,11 @@ def main(recipe: dict[str, Any], _folder: Path) -> None:
     """Print one line of numbers."""
     loaded = tbptt.load(recipe["checkpoint"], recipe["device"])
     if recipe["path"] is None:
-        text, name = corpus_part(loaded.recipe["data"], recipe["part"], loaded.corpus["sha256"])
+        tokens, borders, name = trained_part(loaded, recipe["part"])
     else:
-        name = str(recipe["path"])
-        text = read_text("path", name, recipe["encoding"] or loaded.recipe["data"]["encoding"])
+        tokens, borders, name = other_text(loaded, recipe["path"], recipe["encoding"])
     sizes = {"batch_size": recipe["batch_size"], "window_steps": recipe["window"]}
-    loss = evaluate_text(loaded.model, loaded.vocabulary, text, **sizes)
+    loss = evaluate_tokens(loaded.model, tokens, borders, **sizes)
     print(
         f"{name}: {loss.tokens:,} tokens scored, {loss.nats:.6f} nats per token, "
         f"perplexity {loss.perplexity:.4f}, {loss.bits:.6f} bits per token"

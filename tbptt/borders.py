@@ -50,14 +50,14 @@ class Borders:
         return left, np.searchsorted(self._positions, self._starts + end)
 
 
-def check_reset(reset: str, borders: Positions | None) -> None:
-    """Refuse another choice than those there are, and documents that are not known.
+def check_reset(reset: str, known: bool) -> None:
+    """Refuse another choice than those there are, and documents of which nobody has `known` where they begin.
 
     Raises:
         UserError: naming the key.
     """
     check_choice("bptt.reset", reset, ("epoch", "document", "never"))
-    if reset == "document" and borders is None:
+    if reset == "document" and not known:
         raise UserError(
             "bptt.reset=document needs to know where documents begin, but data.document_separator is null; set it to "
             "blank_line, file or a regular expression for a line that begins a document, or take bptt.reset=epoch."

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
+from tbptt.gradient_memory import empty_again
 from tbptt.metrics import IGNORED
 from tbptt.nn import LanguageModel
 from tbptt.nn.dropout import WindowDropout
@@ -93,33 +93,6 @@ def window_loss(
     return loss, window.after
 
 
-# The memory of the last gradient of each parameter, by a tensor of its own beside the one that became `grad`.
-_LAST: Any = WeakTensorKeyDictionary()
-
-
-def _users(tensor: Tensor) -> int:
-    """How many hold the memory of a tensor, as torch counts: some versions count the handle that asks, too."""
-    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
-
-
-ALONE = _users(torch.empty(1))
-
-
-def _zeros_again(parameter: Tensor, memory_format: torch.memory_format) -> Tensor:
-    """Zeros for the gradient of a parameter, where its last one was if nothing else holds that any more.
-
-    A large block that is given back and asked for again costs a page fault for every 4 KiB, more than to fill it.
-    """
-    last = _LAST.get(parameter)
-    wanted = parameter.shape, parameter.dtype, parameter.device
-    if last is not None and (last.shape, last.dtype, last.device) == wanted and _users(last) == ALONE:
-        free: Tensor = last.detach()
-        return free.zero_()
-    made = torch.zeros_like(parameter, memory_format=memory_format)
-    _LAST[parameter] = made.detach()
-    return made
-
-
 class _Gradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, window: "_Window", hidden: Tensor, cell: Tensor | None, *parameters: nn.Parameter) -> Tensor:
@@ -180,24 +153,28 @@ class _Window:
         self.head = None if self.dense else self._accumulator(dtype, plan.rows)
 
     def _accumulator(self, dtype: torch.dtype, rows: int | None) -> LinearCrossEntropy:
-        linear = self.model.head.projection
+        linear, scored = self.model.head.projection, len(self.targets) > 0
         return LinearCrossEntropy(
             linear.weight,
             linear.bias,
             divisor=self.divisor,
             scale=self.scale,
-            grad_weight=self._buffer(linear.weight, again=True),
+            grad_weight=self._buffer(linear.weight, again=scored),
             grad_bias=self._buffer(linear.bias),
+            fresh=scored,
             rows=rows,
             compute_dtype=dtype,
         )
 
     def _buffer(self, parameter: Tensor, *, again: bool = False) -> Tensor | None:
-        """Where the gradient of a parameter adds up; a tied one has one buffer for both of its places."""
+        """Where the gradient of a parameter adds up, zeros, or `again` memory used before, to be written first.
+
+        A tied one has one buffer for both of its places.
+        """
         if not parameter.requires_grad:
             return None
         if parameter not in self.gradients:
-            made = _zeros_again if again else torch.zeros_like
+            made = empty_again if again else torch.zeros_like
             self.gradients[parameter] = made(parameter, memory_format=torch.contiguous_format)
         return self.gradients[parameter]
 
@@ -230,7 +207,10 @@ class _Window:
         borders = [state]
         with torch.no_grad():
             for begin, end in parts[:-1]:
-                borders.append(self._core(begin, end, self._inputs(begin, end), borders[-1])[1].detach())
+                # A group of chunks goes by in chunks too, so that it takes no more memory than these.
+                for first, last in self._parts(begin, end, min(self.sizes, default=end - begin)):
+                    state = self._core(first, last, self._inputs(first, last), state)[1].detach()
+                borders.append(state)
         return borders
 
     def _inputs(self, begin: int, end: int) -> Tensor:
@@ -259,7 +239,7 @@ class _Window:
         with torch.enable_grad():
             outputs, after = self._run(begin, end, inputs, leaf)
             scored, targets = self._scored(begin, outputs)
-            loss = self._dense_loss(scored, targets) if self.head is None else (scored, self._loss(scored, targets))
+            loss = self._dense_loss(scored, targets) if self.dense else (scored, self._loss(begin, scored, targets))
         if end == len(self.tokens) and self.advance == end:
             self.after = after.map(lambda tensor: tensor.detach().clone())
         sources = [loss, (after.hidden, flow.hidden), (after.cell, flow.cell)]
@@ -304,11 +284,16 @@ class _Window:
         at = begin + first - self.context
         return outputs[first:].flatten(0, 1), self.targets[at : at + len(outputs) - first].flatten()
 
-    def _loss(self, scored: Tensor, targets: Tensor) -> Tensor | None:
+    def _loss(self, begin: int, scored: Tensor, targets: Tensor) -> Tensor | None:
         """Add the loss of a chunk; returns the gradient of its outputs."""
+        if not len(targets):
+            return None
         assert self.head is not None
-        gradient = self.head.add(scored.detach(), targets) if len(targets) else None
+        gradient = self.head.add(scored.detach(), targets)
         self.nats = self.head.nats
+        if begin <= self.context:
+            # The first targets come last: the weight that the head has cast is not needed any more.
+            self.head = None
         return gradient
 
     def _dense_loss(self, scored: Tensor, targets: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from tbptt import checkpoint
 from tbptt.budget import choose
-from tbptt.callbacks import Checkpoints, Monitor
+from tbptt.callbacks import CheckpointFiles, Checkpoints, Monitor
 from tbptt.construct import Recipe, call, instance, target
 from tbptt.data import TextDataModule, truncation
 from tbptt.errors import UserError, check_choice, check_integer, check_number
@@ -32,6 +32,8 @@ from tbptt.memory import Prediction, Setting
 from tbptt.module import OptimizerFactory, SchedulerFactory
 from tbptt.nn import LanguageModel
 from tbptt.run import Run
+from tbptt.text import Corpus, Options, read_data
+from tbptt.vocabulary_memory import vocabulary_lines
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
@@ -123,7 +125,9 @@ def build(recipe: Recipe, folder: Path) -> Run:
     if recipe["seed"] >= 2**32:
         raise UserError(f"seed must be less than 2 ** 32, but it is {recipe['seed']}; give a smaller one.")
     L.seed_everything(recipe["seed"], workers=True, verbose=False)
-    data = call(TextDataModule, "data", recipe["data"], **call(truncation, "bptt", recipe["bptt"], seed=recipe["seed"]))
+    options, rest = read_options(recipe["data"])
+    cuts = call(truncation, "bptt", recipe["bptt"], seed=recipe["seed"])
+    data = call(TextDataModule, "data", rest, also=Options.names(), options=options, **cuts)
     model = call(LanguageModel, "model", recipe["model"], vocab_size=len(data.vocabulary))
     callbacks = {name: instance(f"callbacks.{name}", section) for name, section in recipe["callbacks"].items()}
     logger = instance("logger", recipe["logger"], save_dir=str(folder)) if recipe["logger"].get("_target_") else None
@@ -143,7 +147,7 @@ def build(recipe: Recipe, folder: Path) -> Run:
         what = "callbacks=early_stopping" if stops else "scheduler=plateau"
         raise UserError(f"{what} needs validation, and there is none; take another, or give data.val_path=FILE.")
     optimizer = build_optimizer(recipe["optimizer"], trainer)
-    memory = build_memory(recipe["bptt"], model, data, trainer, optimizer)
+    memory, vocabulary = build_memory(recipe["bptt"], model, data, trainer, optimizer)
     task = instance(
         "task",
         recipe["task"],
@@ -166,7 +170,27 @@ def build(recipe: Recipe, folder: Path) -> Run:
         seed=recipe["seed"],
         resume=resume,
         memory=memory,
+        vocabulary=vocabulary,
     )
+
+
+def read_options(section: Recipe) -> tuple[Options, Recipe]:
+    """How text becomes tokens, from the section `data`, and the rest of that section."""
+    chosen = {name: value for name, value in section.items() if name in Options.names()}
+    rest = {name: value for name, value in section.items() if name not in chosen}
+    return call(Options, "data", chosen), rest
+
+
+def prepare(section: Recipe) -> Corpus:
+    """The corpus that a section `data` describes, found prepared or made.
+
+    Raises:
+        UserError: for a value that cannot work, or a text that cannot be read.
+    """
+    options, rest = read_options(section)
+    values = {name: rest[name] for name in rest.keys() - {"batch_size", "eval_batch_size"}}
+    corpus: Corpus = call(read_data, "data", values, also=Options.names(), options=options)
+    return corpus
 
 
 def check_keys(recipe: Recipe) -> None:
@@ -192,6 +216,7 @@ def build_trainer(values: Recipe, callbacks: list[Any], logger: Any, folder: Pat
         "trainer",
         {**ours, **values},
         callbacks=callbacks,
+        plugins=[CheckpointFiles()],
         logger=logger or False,
         default_root_dir=str(folder),
     )
@@ -220,8 +245,11 @@ def build_optimizer(section: Recipe, trainer: L.Trainer) -> OptimizerFactory:
 
 def build_memory(
     section: Recipe, model: LanguageModel, data: TextDataModule, trainer: L.Trainer, optimizer: OptimizerFactory
-) -> Prediction:
-    """How windows are run, and what that takes; the model gets the weights' dtype and what its kernel is to keep."""
+) -> tuple[Prediction, tuple[str, str]]:
+    """How windows are run and what that takes, and what the vocabulary takes.
+
+    The model gets the weights' dtype, and what its kernel is to keep.
+    """
     if trainer.precision in TRUE:
         model.to(TRUE[trainer.precision])
     device = trainer.strategy.root_device.type
@@ -238,7 +266,7 @@ def build_memory(
     )
     memory = choose(setting, section["chunk"], section["memory_mib"])
     model.core.save = memory.save
-    return memory
+    return memory, vocabulary_lines(setting, memory)
 
 
 def build_scheduler(section: Recipe, length: Callable[[str], int | None]) -> tuple[SchedulerFactory | None, str]:

@@ -44,7 +44,8 @@ def read(path: str | os.PathLike[str], key: str = "checkpoint") -> dict[str, Any
     if not file.is_file():
         raise UserError(f"{key}={file} must be a checkpoint file, but there is none; give the path of a .ckpt file.")
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        # Mapped: what nobody looks at, such as the optimizer of a model that is only used, takes no memory.
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
         raise UserError(
             f"{key}={file} cannot be read ({type(error).__name__}): damaged, or of another program."
@@ -53,6 +54,18 @@ def read(path: str | os.PathLike[str], key: str = "checkpoint") -> dict[str, Any
     if not isinstance(content, dict) or not needed <= content.keys():
         raise UserError(f"{key}={file} was not written by this program: it must hold {', '.join(sorted(needed))}.")
     return content
+
+
+def write(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write a checkpoint, whole or not at all; it takes no memory beside its content."""
+    file = Path(path)
+    part = file.with_suffix(".part")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with part.open("wb") as opened:
+        torch.save(content, opened)
+        opened.flush()
+        os.fsync(opened.fileno())
+    os.replace(part, file)
 
 
 def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Loaded:

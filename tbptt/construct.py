@@ -3,7 +3,7 @@
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -23,8 +23,12 @@ NEVER = {
 }
 
 
-def call(function: Callable[..., Any], key: str, values: dict[str, Any], **passed: Any) -> Any:
+def call(
+    function: Callable[..., Any], key: str, values: dict[str, Any], *, also: Iterable[str] = (), **passed: Any
+) -> Any:
     """Call a constructor with a section of the recipe, and with what this module knows.
+
+    `also` are keys of the section that something else reads.
 
     Raises:
         UserError: for a name the constructor does not have, one that is missing, or a value that it refuses.
@@ -36,8 +40,8 @@ def call(function: Callable[..., Any], key: str, values: dict[str, Any], **passe
         if f"{key}.{name}" in NEVER:
             raise UserError(f"{key}.{name} cannot be set: {NEVER[f'{key}.{name}']}.")
         if name not in known and not free:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {key}.{near[0]}?" if near else f"it has {', '.join(known)}."
+            near = difflib.get_close_matches(name, [*known, *also], n=1)
+            hint = f"did you mean {key}.{near[0]}?" if near else f"it has {', '.join([*known, *sorted(also)])}."
             raise UserError(f"{key}.{name} is not a key of {function.__name__}; {hint}")
     for name in known:
         if names[name].default is inspect.Parameter.empty and name not in values:

@@ -1,37 +1,31 @@
 """A text as training, validation and test windows."""
 
 import logging
-import platform
 from typing import Any
 
 import lightning as L
 import torch
 from torch import Tensor
 
-from tbptt.borders import Positions, check_reset
+from tbptt.borders import check_reset
 from tbptt.errors import check_integer
-from tbptt.streams import WindowLoader, context_steps
-from tbptt.text import Corpus, Vocabulary, read_corpus
-from tbptt.truncation import CarryDrop, WindowLengths
+from tbptt.streams import WindowLoader
+from tbptt.text import Corpus, Options, PathLike, Vocabulary, read_data
+from tbptt.truncation import CarryDrop, WindowLengths, context_steps
 
 log = logging.getLogger(__name__)
 
 
 class TextDataModule(L.LightningDataModule):
-    """Reads a corpus, makes the vocabulary from its training part, and serves the windows of each part.
+    """Reads a corpus, or finds it prepared, and serves the windows of each part.
 
     Args:
-        level: "word" or "char".
-        path: text file, None for the text that Python itself carries.
-        val_path: validation file, None to cut `val_fraction` off the end of `path`.
-        test_path: test file, None to cut `test_fraction` off the end of `path`.
-        val_fraction: share of the text for validation.
-        test_fraction: share of the text for the test.
-        encoding: of the files.
-        lowercase: fold case before counting.
-        normalize: Unicode normal form, None to leave the text as it is.
-        min_count: rarer tokens of the training text become the unknown one.
-        max_vocab: most tokens to keep, None for all.
+        options: how text becomes tokens.
+        path: a file, a folder, a glob, a list of these or a prepared store; None for the text that Python carries.
+        val_path: validation text, None to cut `options.val_fraction` off the end of `path`.
+        test_path: test text, None to cut `options.test_fraction` off the end of `path`.
+        corpus: a named corpus, read where there is no path: see `tbptt.text.named`.
+        cache_dir: folder of prepared corpora, None for the usual one.
         batch_size: streams of the training text, over all processes.
         eval_batch_size: streams of validation and test; with 1 each token but the first is scored, in context.
         window_steps: steps of a window.
@@ -46,18 +40,13 @@ class TextDataModule(L.LightningDataModule):
 
     def __init__(
         self,
+        options: Options,
         *,
-        level: str,
-        path: str | None,
-        val_path: str | None,
-        test_path: str | None,
-        val_fraction: float,
-        test_fraction: float,
-        encoding: str,
-        lowercase: bool,
-        normalize: str | None,
-        min_count: int,
-        max_vocab: int | None,
+        path: PathLike | None,
+        val_path: PathLike | None,
+        test_path: PathLike | None,
+        corpus: dict[str, Any] | None,
+        cache_dir: str | None,
         batch_size: int,
         eval_batch_size: int,
         window_steps: int,
@@ -70,9 +59,7 @@ class TextDataModule(L.LightningDataModule):
         check_integer("data.batch_size", batch_size, 1, "it counts the streams trained side by side")
         check_integer("data.eval_batch_size", eval_batch_size, 1, "it counts the streams evaluated side by side")
         check_integer("bptt.window", window_steps, 1, "it counts the steps of a window")
-        # Where documents begin in each part; of a text that is not told into documents nobody knows.
-        self.borders: dict[str, Positions | None] = dict.fromkeys(("train", "validation", "test"))
-        check_reset(reset, self.borders["train"])
+        check_reset(reset, options.document_separator is not None)
         context_steps(window_steps, horizon)
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
@@ -81,26 +68,12 @@ class TextDataModule(L.LightningDataModule):
         self.horizon = horizon
         self.lengths = lengths
         self.drop = drop
-        self.corpus = read_corpus(level, path, val_path, test_path, val_fraction, test_fraction, encoding)
-        self.vocabulary = self._build_vocabulary(level, min_count, max_vocab, lowercase, normalize)
-        self.tokens = {part: self._encode(getattr(self.corpus, part)) for part in ("train", "validation", "test")}
+        paths: dict[str, Any] = {"path": path, "val_path": val_path, "test_path": test_path}
+        self.corpus = read_data(options, **paths, corpus=corpus, cache_dir=cache_dir)
+        self.vocabulary = self.corpus.vocabulary
+        self.borders = self.corpus.borders
+        self.tokens = {part: torch.from_numpy(ids) for part, ids in self.corpus.tokens.items()}
         self._train = self.train_loader()
-
-    def _build_vocabulary(
-        self, level: str, min_count: int, max_vocab: int | None, lowercase: bool, normalize: str | None
-    ) -> Vocabulary:
-        """From the training part only; an unknown token is added where another part needs one to be scored at all."""
-        options = {"min_count": min_count, "max_vocab": max_vocab, "lowercase": lowercase, "normalize": normalize}
-        vocabulary = Vocabulary.build(self.corpus.train, level, **options)  # type: ignore[arg-type]
-        if vocabulary.has_unknown:
-            return vocabulary
-        others = (self.corpus.validation, self.corpus.test)
-        if not any(vocabulary.unknown_symbols(text) for text in others if text):
-            return vocabulary
-        return Vocabulary.build(self.corpus.train, level, need_unknown=True, **options)  # type: ignore[arg-type]
-
-    def _encode(self, text: str) -> Tensor:
-        return torch.from_numpy(self.vocabulary.encode(text)) if text else torch.empty(0, dtype=torch.uint8)
 
     def train_loader(self, rank: int = 0, world_size: int = 1, limit: float | None = None) -> WindowLoader:
         """The training windows of one of `world_size` processes; `limit` of each pass, a share or a number of them."""
@@ -113,6 +86,7 @@ class TextDataModule(L.LightningDataModule):
             horizon=self.horizon,
             lengths=self.lengths,
             drop=self.drop,
+            release=self.corpus.release,
             limit=limit,
             rank=rank,
             world_size=world_size,
@@ -129,7 +103,8 @@ class TextDataModule(L.LightningDataModule):
         if not streams:
             return None
         reset = "document" if self.reset == "document" else "epoch"
-        return WindowLoader(tokens, streams, self.window_steps, reset=reset, borders=self.borders[part])
+        apart: dict[str, Any] = {"reset": reset, "borders": self.borders[part]}
+        return WindowLoader(tokens, streams, self.window_steps, **apart, release=self.corpus.release)
 
     def longest_window(self) -> tuple[int, int]:
         """Steps that a training window has at most, context included, and those of context."""
@@ -158,7 +133,8 @@ class TextDataModule(L.LightningDataModule):
     def report(self) -> None:
         """Log what was read: source, checksum, sizes, unknown shares, spare tokens, cold starts."""
         log.info("text: %s", self.corpus.source)
-        log.info("checksum: sha256 %s (Python %s)", self.corpus.sha256, platform.python_version())
+        log.info("store: %s", self.corpus.folder)
+        log.info("checksum: sha256 %s", self.corpus.sha256)
         log.info("vocabulary: %s types from the training part", f"{len(self.vocabulary):,}")
         for part, tokens in self.tokens.items():
             if len(tokens):
@@ -167,9 +143,12 @@ class TextDataModule(L.LightningDataModule):
                 log.info("%s: none (no path, and the fraction gives fewer than 2 tokens, or is 0)", part)
 
     def _describe(self, part: str, tokens: Tensor) -> str:
+        sizes = self.corpus.card["parts"][part]
         text = f"{len(tokens):,} tokens of {tokens.dtype}".replace("torch.", "")
         if self.vocabulary.has_unknown:
-            text += f", {(tokens == 0).sum().item() / len(tokens):.2%} unknown"
+            text += f", {sizes['unknown'] / len(tokens):.2%} unknown"
+        if self.borders[part] is not None:
+            text += f", {sizes['documents']:,} documents"
         loader = self._train if part == "train" else self.evaluation_loader(part)
         assert loader is not None
         text += f", {loader.batch_size} streams, {len(loader)} windows, {loader.spare} spare"

@@ -1,16 +1,20 @@
 """Score a text with a model: every token but the first of each stream, once, in context."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from tbptt.borders import Positions
+from tbptt.checkpoint import Loaded
 from tbptt.errors import UserError, check_choice, check_integer
 from tbptt.metrics import TokenLoss
 from tbptt.nn import LanguageModel
 from tbptt.state import State
 from tbptt.streams import Window, WindowLoader
-from tbptt.text import Vocabulary, read_corpus
+from tbptt.text import Options, PathLike, Vocabulary, encode_files, read_data
 
 
 @torch.no_grad()
@@ -41,32 +45,77 @@ def evaluate_text(
     Raises:
         UserError: when the text is too short, or holds symbols that the vocabulary lacks and has no unknown for.
     """
+    # A copy: torch warns of an array that it could not write to.
+    tokens = torch.from_numpy(vocabulary.encode(text, key="path").copy())
+    return evaluate_tokens(model, tokens, batch_size=batch_size, window_steps=window_steps)
+
+
+def evaluate_tokens(
+    model: LanguageModel,
+    tokens: Tensor,
+    borders: Positions | None = None,
+    *,
+    batch_size: int = 1,
+    window_steps: int = 1000,
+) -> TokenLoss:
+    """Loss of `model` over `tokens` `(N,)`, read as `batch_size` streams, with documents apart if `borders` are given.
+
+    Raises:
+        UserError: when there are too few tokens.
+    """
     check_integer("batch_size", batch_size, 1, "it counts the streams the text is read as")
     check_integer("window", window_steps, 1, "it counts the steps at a time; the result does not depend on it")
-    tokens = torch.from_numpy(vocabulary.encode(text, key="path"))
     if len(tokens) < 2 * batch_size:
         raise UserError(
             f"batch_size={batch_size} streams need at least {2 * batch_size} tokens, but the text has {len(tokens)}; "
             f"take batch_size=1 or a longer text."
         )
-    return evaluate(model, WindowLoader(tokens, batch_size, window_steps))
+    reset = "epoch" if borders is None else "document"
+    return evaluate(model, WindowLoader(tokens, batch_size, window_steps, reset=reset, borders=borders))
 
 
-def corpus_part(recipe: dict[str, Any], part: str, sha256: str) -> tuple[str, str]:
-    """A part ("train", "validation", "test") of the corpus that a recipe's `data` names, and a line that names it.
+def trained_part(loaded: Loaded, part: str) -> tuple[Tensor, Positions | None, str]:
+    """A part ("train", "validation", "test") of the corpus that a model was trained with.
+
+    Returns:
+        tokens, borders of documents where training kept them apart, and a line that names them.
 
     Raises:
-        UserError: when the corpus is gone, is not the one with this checksum any more, or has no such part.
+        UserError: when the corpus is gone, is not the one that it was, or has no such part.
     """
     check_choice("part", part, ("train", "validation", "test"))
-    names = ("level", "path", "val_path", "test_path", "val_fraction", "test_fraction", "encoding")
-    corpus = read_corpus(**{name: recipe[name] for name in names})
+    recipe, sha256 = loaded.recipe["data"], loaded.corpus["sha256"]
+    paths = {name: recipe[name] for name in ("path", "val_path", "test_path", "corpus", "cache_dir")}
+    corpus = read_data(_options(recipe), **paths)
     if corpus.sha256 != sha256:
         raise UserError(
             f"the corpus ({corpus.source}) is not the one this model was trained on: its checksum is "
             f"{corpus.sha256[:12]} and was {sha256[:12]}; give path=FILE to score a file as it is."
         )
-    text: str = getattr(corpus, part)
-    if not text:
+    tokens = corpus.tokens[part]
+    if not len(tokens):
         raise UserError(f"part={part} is empty in this corpus; take part=train or give path=FILE.")
-    return text, f"{part} part of {corpus.source}"
+    borders = corpus.borders[part] if _apart(loaded) else None
+    return torch.from_numpy(tokens), borders, f"{part} part of {corpus.source}"
+
+
+def other_text(loaded: Loaded, path: PathLike, encoding: str | None) -> tuple[Tensor, Positions | None, str]:
+    """The same of another text, in this encoding (None: that of training).
+
+    Raises:
+        UserError: when it cannot be read, or holds symbols that the vocabulary lacks and has no unknown for.
+    """
+    options = _options(loaded.recipe["data"])
+    if encoding is not None:
+        options = replace(options, encoding=encoding)
+    ids, borders = encode_files(path, loaded.vocabulary, options)
+    return torch.from_numpy(ids), borders if _apart(loaded) else None, str(path)
+
+
+def _options(recipe: dict[str, Any]) -> Options:
+    return Options(**{name: recipe[name] for name in Options.names()})
+
+
+def _apart(loaded: Loaded) -> bool:
+    """Whether the model was trained with documents apart."""
+    return bool(loaded.recipe["bptt"]["reset"] == "document")

@@ -120,7 +120,6 @@ def predict(setting: Setting, plan: Plan, save: str) -> Prediction:
         )
     )
     before = Counter(ledger.now)
-    _first_passes(ledger, setting, sizes)
     _sweep(ledger, setting, Plan(sizes, plan.rows), save)
     ledger.now = before
     ledger.now["gradients"], ledger.now["states"] = sum(wanted.values()), state
@@ -210,8 +209,11 @@ def _head(ledger: Ledger, setting: Setting, plan: Plan, tokens: int, *, dense: b
         ledger.look("the head", head=logits, **{"backward pass": given})
         return
     rows = min(plan.rows or head_rows(setting), scored)
-    ledger.now["head"] += scratch_bytes(rows, words, size, setting.compute_dtype)
-    ledger.look("the head", head=rows * size * setting.item, **{"backward pass": given})
+    scratch = scratch_bytes(rows, words, size, setting.compute_dtype, setting.device)
+    ledger.look("the head", head=scratch + rows * size * setting.item, **{"backward pass": given})
+    if plan.sizes and setting.compute_dtype.itemsize < setting.item:
+        # The weight that was cast waits for the next chunk.
+        ledger.now["head"] += words * size * setting.compute_dtype.itemsize
 
 
 def _layers(setting: Setting, steps: int, save: str, kernel: str) -> list[KernelBytes]:
@@ -221,22 +223,3 @@ def _layers(setting: Setting, steps: int, save: str, kernel: str) -> list[Kernel
         kernel_bytes(kernel, core.kind, weights, steps, setting.streams, dtype=setting.compute_dtype, **options)
         for weights in core.rnn.all_weights
     ]
-
-
-def _first_passes(ledger: Ledger, setting: Setting, sizes: tuple[int, ...]) -> None:
-    """The passes that find the states at borders; one of a group may take more than a chunk with its gradients."""
-    model, core = setting.model, setting.model.core
-    with torch.no_grad():
-        kernel = setting.kernel
-    state, every = model.initial_state(setting.streams).nbytes, borders(setting.steps, sizes)
-    for level, steps in enumerate(sizes[:-1]):
-        # Before the first chunk there are no gradients but the head's; and no borders of smaller parts.
-        there = model.parameters() if level else model.head.parameters()
-        gradients = sum(parameter.nbytes for parameter in there if parameter.requires_grad)
-        less = (borders(setting.steps, sizes[: level + 1]) - every) * state
-        tokens = steps * setting.streams * setting.item
-        for number, layer in enumerate(_layers(setting, steps, "hidden", kernel)):
-            # Outputs, also as single steps where the kernel has them so; and those of the layer before.
-            values = tokens * core.rnn.hidden_size * (1 + (layer.outputs > 0) + (number > 0))
-            activations = tokens * core.rnn.input_size + values + layer.forward
-            ledger.look("a pass that finds borders", gradients=gradients, activations=activations, states=less)

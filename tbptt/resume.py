@@ -25,7 +25,7 @@ SAME_TRAINER = (
 
 # Where a text lies, since its checksum is compared; and what costs time or memory but does not change the result.
 FREE = {
-    "data": {"path", "val_path", "test_path"},
+    "data": {"path", "val_path", "test_path", "corpus", "cache_dir"},
     "bptt": {"chunk", "memory_mib"},
     "model": {"kernel", "save"},
     "optimizer": set[str](),

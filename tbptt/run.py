@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
+import numpy.typing as npt
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -25,6 +27,7 @@ from tbptt.errors import UserError
 from tbptt.memory import Prediction
 from tbptt.metrics import IGNORED, bits, perplexity
 from tbptt.resume import prepare_resume
+from tbptt.streams import WindowLoader
 from tbptt.tasks import LanguageModelTask, quoted, unit
 
 log = logging.getLogger(__name__)
@@ -43,6 +46,7 @@ class Run:
     seed: int
     resume: Path | None
     memory: Prediction
+    vocabulary: tuple[str, str]  # what it costs, and a warning or ""
 
 
 def train(run: Run) -> dict[str, Any]:
@@ -61,6 +65,9 @@ def train(run: Run) -> dict[str, Any]:
     parameters = sum(parameter.numel() for parameter in run.task.parameters())
     log.info("model: %s parameters", f"{parameters:,}")
     log.info("memory of training (tensors of one process):\n%s", run.memory.table())
+    log.info("vocabulary: %s", run.vocabulary[0])
+    if run.vocabulary[1]:
+        log.warning("vocabulary: %s", run.vocabulary[1])
     done = 0 if run.resume is None else prepare_resume(run.task, run.data, run.trainer, run.resume)
     try:
         run.trainer.fit(run.task, datamodule=run.data, ckpt_path=run.resume, weights_only=True)
@@ -113,12 +120,20 @@ def validation_numbers(run: Run) -> dict[str, float | None]:
     assert windows is not None
     # Of the whole text or not at all: a limit of 1 is one window, a limit of 1.0 all of them.
     if run.task.evaluation_loss.tokens == windows.targets:
-        targets = torch.cat([window.y.flatten() for window in windows])
-        unigram = run.data.vocabulary.unigram_loss(targets[targets != IGNORED].numpy())
+        unigram = run.data.vocabulary.unigram_loss(target_counts(windows, len(run.data.vocabulary)))
         base = perplexity(unigram) if name == "perplexity" else bits(unigram)
         log.info("validation: %s %.3f, of the unigram model %.3f", name, value, base)
         numbers["val/loss_unigram"] = unigram
     return numbers
+
+
+def target_counts(windows: WindowLoader, types: int) -> npt.NDArray[np.int64]:
+    """How often each token is a target, `(types,)`."""
+    seen = torch.zeros(types, dtype=torch.int64)
+    for window in windows:
+        targets = window.y[window.y != IGNORED]
+        seen.index_add_(0, targets, torch.ones_like(targets))
+    return seen.numpy()
 
 
 def test_numbers(run: Run) -> dict[str, float | None]:

@@ -14,9 +14,12 @@ from torch import Tensor
 from tbptt.borders import Borders, Positions, check_reset
 from tbptt.errors import UserError, check_integer
 from tbptt.metrics import IGNORED
-from tbptt.truncation import CarryDrop, WindowLengths, limited
+from tbptt.truncation import CarryDrop, WindowLengths, context_steps, limited
 
 NONE = torch.empty(0, dtype=torch.int64)
+
+# Tokens of a memory map stay in memory until so many bytes of them were read.
+RELEASE_BYTES = 16 << 20
 
 
 class Window(NamedTuple):
@@ -68,6 +71,7 @@ class WindowLoader:
             as the text has; None for `window_steps`, which is none.
         lengths: for windows that are not all of `window_steps` steps.
         drop: which streams start anew before a window's own first step, None for none.
+        release: called now and then, to give back memory that holds tokens which were read from a memory map.
         limit: a pass is over after so many windows (int) or this share of them (float), and after one at the least.
         rank: which part of the streams this process gets.
         world_size: number of such parts.
@@ -88,6 +92,7 @@ class WindowLoader:
         horizon: int | None = None,
         lengths: WindowLengths | None = None,
         drop: CarryDrop | None = None,
+        release: Callable[[], None] | None = None,
         limit: float | None = None,
         rank: int = 0,
         world_size: int = 1,
@@ -96,7 +101,7 @@ class WindowLoader:
         self._lengths = WindowLengths(window_steps) if lengths is None else lengths
         assert self._lengths.window == window_steps
         self._context = context_steps(window_steps, horizon)
-        check_reset(reset, borders)
+        check_reset(reset, borders is not None)
         steps = len(tokens) // batch_size - 1
         if steps < 1:
             raise UserError(
@@ -115,6 +120,8 @@ class WindowLoader:
         self._reset = reset != "never"
         self._drop = CarryDrop(0.0) if drop is None else drop
         self._limit = limit
+        self._release = release
+        self._unreleased = 0
         share = batch_size // world_size
         self._columns = slice(rank * share, (rank + 1) * share)
         streams = tokens[: batch_size * (steps + 1)].view(batch_size, steps + 1)
@@ -209,9 +216,11 @@ class WindowLoader:
         """Targets less those at `steps` of `streams` (of all processes), how many count here, and the divisor."""
         steps, streams = steps[steps >= 0], streams[steps >= 0]
         all_counted = len(y) * self.batch_size - len(steps)
-        # Inputs have the memory of the targets.
-        y, own = y.clone(), self._own(streams)
-        y[steps[own], streams[own] - self._columns.start] = IGNORED
+        own = self._own(streams)
+        if own.any():
+            # A copy: the inputs share the memory of the targets.
+            y = y.clone()
+            y[steps[own], streams[own] - self._columns.start] = IGNORED
         # Where none counts the loss is 0, whatever it is divided by.
         return y, y.numel() - int(own.sum()), max(1, all_counted) * y.shape[1] / self.batch_size
 
@@ -251,7 +260,12 @@ class WindowLoader:
             # Set before the window is given: a state saved while it is in use names the one after it, and after
             # the last one the first of the next pass.
             self._pass, self._next = (number, index + 1) if index + 1 < windows else (number + 1, 0)
-            yield self._window(number, index)
+            window = self._window(number, index)
+            self._unreleased += window.x.numel() * self._streams.element_size()
+            if self._release is not None and self._unreleased >= RELEASE_BYTES:
+                self._release()
+                self._unreleased = 0
+            yield window
 
     def start_pass(self, number: int) -> None:
         """Make the next window the first one of pass `number`."""
@@ -288,20 +302,3 @@ class WindowLoader:
             )
         self._pass = number
         self._next = self._start = state["next_window"]
-
-
-def context_steps(window: int, horizon: int | None) -> int:
-    """Steps that precede a window for its gradients to reach `horizon` steps back.
-
-    Raises:
-        UserError: for a horizon that is shorter than the window.
-    """
-    if horizon is None:
-        return 0
-    check_integer("bptt.horizon", horizon, 1, "it counts the steps a gradient may reach back; null is bptt.window")
-    if horizon < window:
-        raise UserError(
-            f"bptt.horizon={horizon} must be at least bptt.window={window}: a gradient reaches back through its own "
-            f"window; raise it, or take bptt.window={horizon}."
-        )
-    return horizon - window

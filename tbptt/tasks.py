@@ -74,10 +74,10 @@ class LanguageModelTask(TBPTTModule):
 
 
 def unit(level: str) -> str:
-    """The name of the quoted unit: perplexity for words, bpc (bits per character) for characters."""
-    return "bpc" if level == "char" else "perplexity"
+    """The name of the quoted unit: bpc and bpb (bits per character and byte) at their levels, else perplexity."""
+    return {"char": "bpc", "byte": "bpb"}.get(level, "perplexity")
 
 
 def quoted(level: str, loss: TokenLoss) -> float:
     """The loss in that unit."""
-    return loss.bits if level == "char" else loss.perplexity
+    return loss.perplexity if unit(level) == "perplexity" else loss.bits

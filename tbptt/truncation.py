@@ -164,3 +164,20 @@ class WindowLengths:
         centres = bases * torch.where(full, 1.0, 0.5).double()
         drawn = torch.normal(centres, DEVIATION, generator=generator).floor().long()
         return torch.maximum(drawn, bases.clamp(max=LEAST))
+
+
+def context_steps(window: int, horizon: int | None) -> int:
+    """Steps that precede a window for its gradients to reach `horizon` steps back.
+
+    Raises:
+        UserError: for a horizon that is shorter than the window.
+    """
+    if horizon is None:
+        return 0
+    check_integer("bptt.horizon", horizon, 1, "it counts the steps a gradient may reach back; null is bptt.window")
+    if horizon < window:
+        raise UserError(
+            f"bptt.horizon={horizon} must be at least bptt.window={window}: a gradient reaches back through its own "
+            f"window; raise it, or take bptt.window={horizon}."
+        )
+    return horizon - window

@@ -40,6 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    # Not the user's; scripts that tests start inherit it.
+    os.environ["TBPTT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(autouse=True)
 def _as_in_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     # What `command` does before a run; and no test may depend on the folder it runs in.
@@ -95,6 +101,16 @@ def trained(make: Callable[..., Run]) -> Callable[..., tuple[Run, dict[str, Any]
         return run, train(run)
 
     return train_run
+
+
+@pytest.fixture
+def exact(make: Callable[..., Run], toy: Path) -> Callable[..., Run]:
+    """A run in float64 with plain SGD: 3 streams of 66 steps, windows of 5, two passes."""
+    toy.write_text(toy.read_text()[: 3 * 67])
+    options = ["data=char", f"data.path={toy}", "data.val_fraction=0", "data.test_fraction=0", "data.batch_size=3"]
+    options += ["bptt.window=5", "model.dropout=0", "optimizer=sgd", "optimizer.lr=0.5", "scheduler=constant"]
+    options += ["trainer.precision=64-true", "trainer.gradient_clip_val=null", "trainer.max_epochs=2"]
+    return lambda *more: make(*options, *more)
 
 
 def weights(run: Run) -> dict[str, torch.Tensor]:

@@ -16,6 +16,7 @@ LEVELS = {
     "state": 0,
     "metrics": 0,
     "peak": 0,
+    "gradient_memory": 0,
     "text": 1,
     "ops": 1,
     "truncation": 1,
@@ -26,6 +27,7 @@ LEVELS = {
     "kernel_memory": 2,
     "memory": 2,
     "budget": 2,
+    "vocabulary_memory": 2,
     "length": 2,
     "passes": 3,
     "data": 3,
@@ -50,10 +52,12 @@ SAME_LEVEL = {
     ("budget", "nn"),
     ("budget", "bptt"),
     ("budget", "memory"),
+    ("vocabulary_memory", "memory"),
     ("tasks", "module"),
     ("module", "passes"),
     ("resume", "callbacks"),
     ("run", "callbacks"),
+    ("evaluate", "checkpoint"),
     ("run", "resume"),
 }
 # Third-party packages, and the rooms that may import them.
@@ -72,8 +76,10 @@ THIRD_PARTY = {
         "construct",
         "build",
     },
-    "rich": {"callbacks"},
-    "numpy": {"text", "borders"},
+    "rich": {"callbacks", "text"},
+    "pooch": {"text"},
+    "filelock": {"text"},
+    "numpy": {"text", "borders", "run"},
     "torch": set(LEVELS) - {"errors", "text"},
 }
 
@@ -120,7 +126,8 @@ def test_text_and_models_do_not_meet() -> None:
 
 
 def test_using_a_model_needs_neither_lightning_nor_hydra() -> None:
-    check = "import sys, tbptt; print({'lightning', 'hydra', 'omegaconf', 'tensorboard', 'rich'} & set(sys.modules))"
+    others = {"lightning", "hydra", "omegaconf", "tensorboard", "rich", "pooch", "tokenizers"}
+    check = f"import sys, tbptt; print({others} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

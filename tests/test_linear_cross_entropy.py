@@ -316,4 +316,5 @@ def test_chunks_fit_into_their_bytes() -> None:
         assert rows == 1 or rows * bytes_of_a_row <= 28 * 2**20
         assert rows % 64 == 0 or rows < 64
     assert scratch_bytes(7, 100, 9, torch.float32) == 7 * 100 * 4
-    assert scratch_bytes(7, 100, 9, torch.bfloat16) == 7 * 100 * (4 + 2) + 100 * 9 * 2 * 2
+    assert scratch_bytes(7, 100, 9, torch.bfloat16) == 7 * 100 * (4 + 2) + 100 * 9 * 2
+    assert scratch_bytes(7, 100, 9, torch.bfloat16, "cuda") == 7 * 100 * (4 + 2) + 100 * 9 * 2 * 2

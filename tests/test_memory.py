@@ -111,9 +111,9 @@ def test_a_model_in_float64_is_predicted_too() -> None:
 
 def test_a_frozen_embedding_has_neither_gradient_nor_optimizer() -> None:
     one = setting("gru", vocab_size=20000, steps=9)
-    before = predict(one, Plan(), "gates")
+    before = predict(one, Plan((), 16), "gates")
     one.model.embedding.weight.requires_grad_(False)
-    after = predict(one, Plan(), "gates")
+    after = predict(one, Plan((), 16), "gates")
     # AdamW keeps two tensors beside the gradient; the weights stay.
     assert before.parts["optimizer"] - after.parts["optimizer"] == 2 * one.model.embedding.weight.nbytes
     assert before.parts["weights"] == after.parts["weights"]

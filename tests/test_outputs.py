@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import tbptt
 from tbptt.errors import UserError
-from tbptt.evaluate import evaluate_text
+from tbptt.evaluate import evaluate_tokens
 from tbptt.run import Run
 
 Trained = Callable[..., tuple[Run, dict[str, Any]]]
@@ -208,7 +208,7 @@ def test_best_is_the_lowest_validation_loss_and_last_the_newest_state(trained: T
     assert last["global_step"] == 60
     assert result["val/loss"] == pytest.approx(min(finite.values()))
     loaded = tbptt.load(run.folder / "checkpoints" / "best.ckpt")
-    again = evaluate_text(loaded.model, loaded.vocabulary, run.data.corpus.validation)
+    again = evaluate_tokens(loaded.model, run.data.tokens["validation"])
     assert again.nats == pytest.approx(result["val/loss"], rel=1e-6)
 
 
@@ -231,9 +231,9 @@ def test_a_checkpoint_describes_itself_in_plain_types(trained: Trained, words: P
 def test_the_loss_of_a_text_does_not_depend_on_the_window(trained: Trained, words: Path, level: str) -> None:
     run, _ = trained(f"data={level}", f"data.path={words}", "data.batch_size=4", "trainer.max_steps=30")
     loaded = tbptt.load(run.folder / "checkpoints" / "best.ckpt")
-    text = run.data.corpus.validation
-    found = [evaluate_text(loaded.model, loaded.vocabulary, text, window_steps=w) for w in (1, 5, 35, 1000)]
-    assert {loss.tokens for loss in found} == {len(loaded.vocabulary.encode(text)) - 1}
+    tokens = run.data.tokens["validation"]
+    found = [evaluate_tokens(loaded.model, tokens, window_steps=w) for w in (1, 5, 35, 1000)]
+    assert {loss.tokens for loss in found} == {len(tokens) - 1}
     for loss in found:
         assert loss.nats == pytest.approx(found[0].nats, abs=1e-5)
 
@@ -245,8 +245,8 @@ def test_knowing_nothing_of_four_symbols_costs_two_bits(
 ) -> None:
     run = make("data=char", f"data.path={abcd}")
     torch.nn.init.zeros_(run.task.model.head.projection.weight)
-    text = run.data.corpus.train
-    loss = evaluate_text(run.task.model, run.data.vocabulary, text, window_steps=window, batch_size=streams)
+    tokens = run.data.tokens["train"]
+    loss = evaluate_tokens(run.task.model, tokens, window_steps=window, batch_size=streams)
     assert loss.nats == pytest.approx(1.386294, abs=1e-6)
     assert loss.perplexity == pytest.approx(4, abs=1e-5)
     assert loss.bits == pytest.approx(2, abs=1e-6)

@@ -194,7 +194,8 @@ def test_another_model_or_text_is_refused(make: Make, words: Path, tmp_path: Pat
         with pytest.raises(UserError, match=message):
             train(make(f"data.path={words}", f"resume={last(first)}", change))
     changed = tmp_path / "changed.txt"
-    changed.write_text(words.read_text()[::-1].replace(" ", "  ", 1)[::-1])
+    lines = words.read_text().splitlines(keepends=True)
+    changed.write_text("".join([*lines[:-40], *sorted(lines[-40:])]))  # in the test part only
     with pytest.raises(UserError, match=r"was trained on another text"):
         train(make(f"data.path={changed}", f"resume={last(first)}"))
     other = tmp_path / "other.txt"

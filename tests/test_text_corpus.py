@@ -1,176 +1,173 @@
-import hashlib
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from text_files import LINES, PARTS, text_of, texts_of, whole, write
 
 from tbptt.errors import UserError
-from tbptt.text import Vocabulary, corpus, files, read_corpus
+from tbptt.streams import WindowLoader
+from tbptt.text import Options, read_corpus
+from tbptt.text.vocabulary import END_OF_LINE, UNKNOWN
 
-LINES = "".join(f"line {i} of the text\n" for i in range(1000))
-
-
-def write(folder: Path, data: bytes | str, name: str = "text.txt") -> Path:
-    path = folder / name
-    path.write_bytes(data if isinstance(data, bytes) else data.encode("utf-8"))
-    return path
+FRACTIONS = [(0.05, 0.05), (0.0, 0.1), (0.1, 0.0), (0.0, 0.0), (0.3, 0.6), (0.333, 0.5)]
 
 
-@pytest.mark.parametrize("level", ["char", "word"])
-@pytest.mark.parametrize("fractions", [(0.05, 0.05), (0.0, 0.1), (0.1, 0.0), (0.0, 0.0), (0.3, 0.6), (0.333, 0.5)])
-@pytest.mark.parametrize(
-    "text", [LINES, LINES.replace("\n", "\r\n"), LINES[:-1], LINES.replace("\n", " "), "ab cd " * 50]
-)
-def test_parts_are_contiguous(level, fractions, text, tmp_path: Path) -> None:
-    found = read_corpus(level, write(tmp_path, text), val_fraction=fractions[0], test_fraction=fractions[1])
-    assert found.train + found.validation + found.test == text
-    for part, fraction in ((found.validation, fractions[0]), (found.test, fractions[1])):
-        size = int(fraction * len(text))
-        assert len(part) == size if level == "char" else abs(len(part) - size) <= 25
-    if level == "word":
-        parts = [part for part in (found.train, found.validation, found.test) if part]
-        assert all(part[-1] in " \n" for part in parts[:-1])
-        assert [word for part in parts for word in part.split()] == text.split()
+@pytest.mark.parametrize("level", ["char", "byte"])
+@pytest.mark.parametrize("fractions", FRACTIONS)
+def test_parts_are_contiguous(level: str, fractions: tuple[float, float], tmp_path: Path) -> None:
+    text = LINES.replace("\n", "\r\n")[:-1] + "é"
+    found = read_corpus(Options(level, val_fraction=fractions[0], test_fraction=fractions[1]), write(tmp_path, text))
+    tokens = np.concatenate([found.tokens[part] for part in PARTS])
+    assert np.array_equal(tokens, found.vocabulary.encode(text))
+    for part, fraction in zip(PARTS[1:], fractions, strict=True):
+        assert len(found.tokens[part]) == int(fraction * len(tokens))
+
+
+@pytest.mark.parametrize("fractions", FRACTIONS)
+@pytest.mark.parametrize("text", [LINES, LINES.replace("\n", "\r\n"), LINES[:-1], LINES.replace("\n", " ")])
+def test_parts_of_words_begin_with_lines(fractions: tuple[float, float], text: str, tmp_path: Path) -> None:
+    found = read_corpus(Options("word", val_fraction=fractions[0], test_fraction=fractions[1]), write(tmp_path, text))
+    tokens = np.concatenate([found.tokens[part] for part in PARTS])
+    assert np.array_equal(tokens, found.vocabulary.encode(text))
+    end = found.vocabulary.symbols.index(END_OF_LINE)
+    for part, fraction in zip(PARTS[1:], fractions, strict=True):
+        size = int(fraction * len(tokens))
         if "\n" in text:
-            assert all(part.endswith("\n") for part in parts[:-1])
+            assert abs(len(found.tokens[part]) - size) <= 6
+        else:
+            assert len(found.tokens[part]) == size
+    if "\n" in text:
+        assert all(found.tokens[part][-1] == end for part in PARTS if len(found.tokens[part]))
 
 
 def test_word_cut_on_a_line_start_stays(tmp_path: Path) -> None:
-    found = read_corpus("word", write(tmp_path, "a b\n" * 10), val_fraction=0.2, test_fraction=0.1)
-    assert (found.train, found.validation, found.test) == ("a b\n" * 7, "a b\n" * 2, "a b\n")
+    found = read_corpus(Options("word", val_fraction=0.2, test_fraction=0.1), write(tmp_path, "a b\n" * 10))
+    assert texts_of(found) == ("a b\n" * 7, "a b\n" * 2, "a b\n")
 
 
-def test_word_cut_moves_to_white_space_where_no_line_follows(tmp_path: Path) -> None:
-    found = read_corpus("word", write(tmp_path, "aaaa bbbb cccc dddd eeee\n"), val_fraction=0, test_fraction=0.5)
-    assert (found.train, found.test) == ("aaaa bbbb cccc ", "dddd eeee\n")
+def test_word_cut_stays_where_no_line_follows(tmp_path: Path) -> None:
+    text = "aaaa bbbb cccc dddd eeee ffff"
+    found = read_corpus(Options("word", val_fraction=0, test_fraction=0.5), write(tmp_path, text))
+    assert texts_of(found) == ("aaaa bbbb cccc dddd", "", "<unk> <unk>\n")
+
+
+def test_bpe_cut_moves_to_a_line(tmp_path: Path) -> None:
+    options = Options("bpe", max_vocab=260, val_fraction=0.2, test_fraction=0.1)
+    found = read_corpus(options, write(tmp_path, "abcd efg\n" * 30))
+    assert texts_of(found) == ("abcd efg\n" * 21, "abcd efg\n" * 6, "abcd efg\n" * 3)
 
 
 def test_tiny_parts_stay_in_training(tmp_path: Path) -> None:
-    found = read_corpus("char", write(tmp_path, "abcdefghij"), val_fraction=0.3, test_fraction=0.1)
-    assert (found.train, found.validation, found.test) == ("abcdefg", "hij", "")
-    found = read_corpus("char", write(tmp_path, "abcdefghij"), val_fraction=0.1, test_fraction=0.3)
-    assert (found.train, found.validation, found.test) == ("abcdefg", "", "hij")
-    found = read_corpus("word", write(tmp_path, "hello there\n"))
-    assert (found.train, found.validation, found.test) == ("hello there\n", "", "")
+    path = write(tmp_path, "aaabbbabab")
+    found = read_corpus(Options("char", val_fraction=0.3, test_fraction=0.1), path)
+    assert texts_of(found) == ("aaabbba", "bab", "")
+    found = read_corpus(Options("char", val_fraction=0.1, test_fraction=0.3), path)
+    assert texts_of(found) == ("aaabbba", "", "bab")
+    found = read_corpus(Options("word"), write(tmp_path, "hello there\n", "short"))
+    assert texts_of(found) == ("hello there\n", "", "")
 
 
 def test_own_paths_take_nothing_off(tmp_path: Path) -> None:
-    path, val, test = write(tmp_path, LINES), write(tmp_path, "val text", "v"), write(tmp_path, "test text", "t")
-    found = read_corpus("char", path, val, test, val_fraction=7.0)
-    assert (found.train, found.validation, found.test) == (LINES, "val text", "test text")
+    path, val, test = write(tmp_path, LINES), write(tmp_path, "line of text", "v"), write(tmp_path, "text of", "t")
+    found = read_corpus(Options("char", val_fraction=0.7), path, val, test)
+    assert texts_of(found) == (LINES, "line of text", "text of")
     assert found.source == f"{path}, {val}, {test}"
-    found = read_corpus("char", path, val, val_fraction=0.5, test_fraction=0.25)
+    found = read_corpus(Options("char", val_fraction=0.5, test_fraction=0.25), path, val)
     size = len(LINES) // 4
-    assert (found.train, found.validation, found.test) == (LINES[:-size], "val text", LINES[-size:])
+    assert texts_of(found) == (LINES[:-size], "line of text", LINES[-size:])
 
 
 def test_digest_tells_where_the_parts_end(tmp_path: Path) -> None:
     path = write(tmp_path, "abcdé" * 4)
-    found = read_corpus("char", path, val_fraction=0.5, test_fraction=0.0)
-    expected = b"abcd\xc3\xa9" * 2 + b"\xff" + b"abcd\xc3\xa9" * 2 + b"\xff\xff"
-    assert found.sha256 == hashlib.sha256(expected).hexdigest()
-    assert found.sha256 != read_corpus("char", path, val_fraction=0.0, test_fraction=0.5).sha256
-    assert len(corpus._digest("\ud800", "", "")) == 64
+    first = read_corpus(Options("char", val_fraction=0.5, test_fraction=0.0), path)
+    second = read_corpus(Options("char", val_fraction=0.0, test_fraction=0.5), path)
+    assert len(first.sha256) == 64
+    assert first.sha256 != second.sha256
+    assert first.sha256 != whole("char", path, tmp_path / "cache").sha256
+    assert first.vocabulary == second.vocabulary
 
 
-@pytest.mark.parametrize("name", ["123", 123, Path("123"), "~/123"])
-def test_paths_of_any_kind(name, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    write(tmp_path, "some text", "123")
-    assert read_corpus("char", name).train == "some text"
+def test_vocabulary_is_of_the_training_part(tmp_path: Path) -> None:
+    path, val = write(tmp_path, "aab" * 7), write(tmp_path, "baZ", "v")
+    found = read_corpus(Options("char", test_fraction=0), path, val)
+    assert found.vocabulary.symbols == (UNKNOWN, "a", "b")
+    assert found.vocabulary.counts == (0, 14, 7)
+    assert found.tokens["validation"].tolist() == [2, 1, 0]
+    assert found.card["parts"]["validation"] == {"tokens": 3, "unknown": 1, "documents": 0}
+    assert not whole("char", path, tmp_path / "cache").vocabulary.has_unknown
 
 
-def test_byte_order_mark_is_no_symbol(tmp_path: Path) -> None:
-    data = b"\xef\xbb\xbf" + b"hello world\n" * 200
-    text = read_corpus("char", write(tmp_path, data), val_fraction=0, test_fraction=0).train
-    vocabulary = Vocabulary.build(text, "char")
-    assert len(vocabulary) == 9
-    assert "\ufeff" not in vocabulary.symbols
+def test_unseen_words_of_a_validation_file_are_unknown(words: Path, tmp_path: Path) -> None:
+    val = write(tmp_path, "the cat barked on the mat\n", "v")
+    found = read_corpus(Options("word", test_fraction=0), words, val)
+    assert text_of(found, "validation") == "the cat <unk> on the mat\n"
+    assert found.card["parts"]["validation"]["unknown"] == 1
+    assert found.card["parts"]["train"]["unknown"] == 0
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "UTF8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "cp1252"])
-def test_encodings_give_the_same_text(encoding: str, tmp_path: Path) -> None:
-    text = "it\u2019s fine\r\né\x0c\x1c\n" * 20
-    found = read_corpus("char", write(tmp_path, text.encode(encoding)), encoding=encoding)
-    assert found.train + found.validation + found.test == text
+def test_literal_unknown_is_a_word_unless_said_otherwise(tmp_path: Path) -> None:
+    path = write(tmp_path, "a <unk> b <eos> <unk>\n" * 3)
+    found = whole("word", path, tmp_path / "cache")
+    assert found.vocabulary.symbols == ("<unk>", END_OF_LINE, "<eos>", "a", "b")
+    assert not found.vocabulary.has_unknown
+    found = whole("word", path, tmp_path / "cache", unknown_word="<unk>")
+    assert found.vocabulary.symbols == (UNKNOWN, END_OF_LINE, "<eos>", "a", "b")
+    assert found.card["parts"]["train"] == {"tokens": 18, "unknown": 6, "documents": 0}
+    assert text_of(found) == "a <unk> b <eos> <unk>\n" * 3
 
 
-def test_undecodable_byte_is_located(tmp_path: Path) -> None:
-    path = write(tmp_path, b"it\x92s fine\n" * 200)
-    with pytest.raises(UserError) as caught:
-        read_corpus("char", path)
-    message = str(caught.value)
-    assert all(
-        part in message for part in (str(path), "0x92", "offset 2,", "line 1 ", "data.encoding=cp1252", "data.path")
-    )
-    text = read_corpus("char", path, encoding="cp1252").train
-    assert "\u2019" in Vocabulary.build(text, "char").symbols
+def test_large_vocabulary_keeps_the_most_frequent(tmp_path: Path) -> None:
+    words = [f"w{i}" for i in range(200_000)]
+    text = "\n".join(" ".join(words[begin : begin + 10]) for begin in range(0, len(words), 10))
+    often = "".join(f"w{i} " * 2 for i in range(998)) + "\n"
+    found = whole("word", write(tmp_path, f"{text}\n{often}"), tmp_path / "cache", max_vocab=1000)
+    vocabulary = found.vocabulary
+    assert len(vocabulary) == 1000
+    assert vocabulary.symbols[:2] == (UNKNOWN, END_OF_LINE)
+    assert set(vocabulary.symbols[2:]) == set(words[:998])
+    assert vocabulary.counts[:3] == (200_000 - 998, 20_001, 3)
+    assert found.tokens["train"].dtype == np.uint16
+    assert len(whole("word", tmp_path / "text.txt", tmp_path / "cache").vocabulary) == 200_001
 
 
-@pytest.mark.parametrize(
-    ("data", "encoding", "parts"),
-    [
-        (("hello world\n" * 200).encode("utf-16"), "utf-8", ["offset 0,", "line 1 ", "data.encoding=utf-16;"[:-1]]),
-        (("hello world\n" * 200).encode("utf-32"), "utf-8", ["data.encoding=utf-32"]),
-        ("ab\ncd\né".encode()[:-1], "utf-8", ["offset 6,", "line 3 ", "0xc3"]),
-        (b"\xef\xbb\xbfa\n\xff", "utf-8", ["offset 5,", "line 2 ", "0xff"]),
-        ("a\nb\n".encode("utf-16-le") + b"\x00\xd8", "utf-16-le", ["offset 8,", "line 3 ", "data.encoding=utf-16-le"]),
-        ("é\n".encode(), "ascii", ["offset 0,", "data.encoding=ascii"]),
-    ],
-)
-def test_undecodable_files(data: bytes, encoding: str, parts: list[str], tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        read_corpus("char", write(tmp_path, data), encoding=encoding)
-    assert all(part in str(caught.value) for part in parts), str(caught.value)
+def test_options_of_the_vocabulary_reach_it(tmp_path: Path) -> None:
+    path = write(tmp_path, "The CAT the cat \ufb01 x\n" * 2)
+    found = whole("word", path, tmp_path / "cache", lowercase=True, normalize="NFKC", min_count=3)
+    assert found.vocabulary.symbols == (UNKNOWN, "cat", "the", END_OF_LINE)
+    assert dict(zip(found.vocabulary.symbols, found.vocabulary.counts, strict=True)) == {
+        **Counter(the=4, cat=4),
+        END_OF_LINE: 2,
+        UNKNOWN: 4,
+    }
+    assert (found.vocabulary.lowercase, found.vocabulary.normalize) == (True, "NFKC")
+    assert found.vocabulary.encode("THE \ufb01\n").tolist() == [2, 0, 3]
 
 
-@pytest.mark.parametrize("encoding", ["nonsense", "hex", "rot13", "", "a\0b", None, 8])
-def test_unknown_encodings_are_refused(encoding, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"data\.encoding must"):
-        read_corpus("char", write(tmp_path, "text"), encoding=encoding)
+def test_nothing_left_of_the_training_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"data\.min_count must leave some token"):
+        whole("char", write(tmp_path, "abc"), tmp_path / "cache", min_count=2)
 
 
-@pytest.mark.parametrize("key", ["path", "val_path", "test_path"])
-@pytest.mark.parametrize(
-    ("content", "level", "reason"),
-    [
-        (None, "char", "no such file"),
-        ("folder", "char", "a folder"),
-        (b"", "char", "empty"),
-        (b"\xef\xbb\xbf", "char", "at least 2 tokens"),
-        (b"a", "char", "at least 2 tokens"),
-        (b" \n\n\t", "word", "only white space"),
-    ],
-)
-def test_useless_files_are_refused(key: str, content, level: str, reason: str, tmp_path: Path) -> None:
-    bad = tmp_path / "bad.txt"
-    if content == "folder":
-        bad.mkdir()
-    elif content is not None:
-        bad.write_bytes(content)
-    paths = {"path": write(tmp_path, LINES), key: bad}
-    with pytest.raises(UserError) as caught:
-        read_corpus(level, **paths)
-    assert str(caught.value).startswith(f"data.{key} must ")
-    assert all(part in str(caught.value) for part in (reason, "bad.txt"))
+def test_two_characters_are_one_target(tmp_path: Path) -> None:
+    found = read_corpus(Options("char", test_fraction=0), write(tmp_path, LINES), write(tmp_path, "li", "v"))
+    loader = WindowLoader(torch.from_numpy(found.tokens["validation"]), 1, 7)
+    assert loader.targets == 1
+    assert [window.y.numel() for window in loader] == [1]
 
 
-@pytest.mark.parametrize("error", [PermissionError(13, "denied"), OSError(5, "broken disk")])
-def test_reading_errors_are_told(error: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: Path) -> bytes:
-        raise error
-
-    path = write(tmp_path, LINES)
-    monkeypatch.setattr(files.Path, "read_bytes", fail)
-    with pytest.raises(UserError, match=r"data\.path must .*text\.txt.*(denied|broken disk)"):
-        read_corpus("char", path)
+def test_only_the_newline_ends_a_line(tmp_path: Path) -> None:
+    found = whole("word", write(tmp_path, "a b\u2028c d\x85e f\x0cg\n" * 200), tmp_path / "cache")
+    assert set(found.vocabulary.symbols) == {*"abcdefg", END_OF_LINE}
+    assert found.vocabulary.counts[found.vocabulary.symbols.index(END_OF_LINE)] == 200
+    assert text_of(found) == "a b c d e f g\n" * 200
 
 
 @pytest.mark.parametrize("key", ["val_path", "test_path"])
 def test_part_without_training_file_is_refused(key: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"data\.{key} must .*data\.path"):
-        read_corpus("char", **{key: write(tmp_path, LINES)})
+        read_corpus(Options("char"), **{key: write(tmp_path, LINES)})
 
 
 @pytest.mark.parametrize(
@@ -185,24 +182,22 @@ def test_part_without_training_file_is_refused(key: str, tmp_path: Path) -> None
         ((True, 0.1), "val"),
     ],
 )
-def test_fractions_out_of_range_are_refused(fractions, key: str, tmp_path: Path) -> None:
+def test_fractions_out_of_range_are_refused(fractions, key: str) -> None:
     with pytest.raises(UserError, match=rf"data\.{key}_fraction must"):
-        read_corpus("char", write(tmp_path, LINES), val_fraction=fractions[0], test_fraction=fractions[1])
+        Options("char", val_fraction=fractions[0], test_fraction=fractions[1])
 
 
 def test_unknown_level_is_refused() -> None:
-    with pytest.raises(UserError, match=r"data\.level must be one of char, word.*did you mean word"):
-        read_corpus("words")
+    with pytest.raises(UserError, match=r"data\.level must be one of byte, char, word, bpe.*did you mean word"):
+        Options("words")
 
 
 @pytest.mark.parametrize(("level", "title"), [("word", "English"), ("char", "source code")])
 def test_embedded_text_by_level(level: str, title: str) -> None:
-    found = read_corpus(level)
-    total = len(found.train + found.validation + found.test)
+    found = read_corpus(Options(level))
+    sizes = [len(found.tokens[part]) for part in PARTS]
     assert found.source.startswith("text of CPython 3.")
     assert title in found.source
-    assert len(found.validation) / total == pytest.approx(0.05, abs=0.001)
-    assert len(found.test) / total == pytest.approx(0.05, abs=0.001)
-    vocabulary = Vocabulary.build(found.train, level, need_unknown=True)
-    ids = vocabulary.encode(found.validation)
-    assert (ids == 0).mean() < 0.04
+    assert sizes[1] / sum(sizes) == pytest.approx(0.05, abs=0.001)
+    assert sizes[2] / sum(sizes) == pytest.approx(0.05, abs=0.001)
+    assert found.card["parts"]["validation"]["unknown"] / sizes[1] < 0.04

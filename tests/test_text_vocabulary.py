@@ -88,12 +88,41 @@ def test_unseen_words_are_unknown() -> None:
 
 
 def test_unknown_word_in_the_text_is_the_unknown_symbol() -> None:
-    vocabulary = Vocabulary.build(PTB, "word")
+    vocabulary = Vocabulary.build(PTB, "word", unknown_word="<unk>")
     assert vocabulary.symbols == (UNKNOWN, END_OF_LINE, "the", "cat", "sat")
     assert vocabulary.counts == (1, 2, 2, 1, 1)
     assert vocabulary.encode("<unk> dog", final_end_of_line=False).tolist() == [0, 0]
+    assert vocabulary.decode([0, 3]) == "<unk> cat"
     assert "<" in Vocabulary.build(PTB, "char").symbols
     assert not Vocabulary.build(PTB, "char").has_unknown
+
+
+def test_text_without_the_unknown_word_needs_no_unknown_symbol() -> None:
+    vocabulary = Vocabulary.build("a b\n", "word", unknown_word="UNK")
+    assert not vocabulary.has_unknown
+    assert vocabulary.unknown_word is None
+    with pytest.raises(UserError, match="'UNK'"):
+        vocabulary.encode("a UNK\n")
+
+
+@pytest.mark.parametrize("word", ["<unk>", "<eos>", "</s>", "[UNK]"])
+def test_words_in_brackets_are_words(word: str) -> None:
+    vocabulary = Vocabulary.build(f"a {word} b {word}\n", "word", max_vocab=3)
+    assert vocabulary.symbols == (UNKNOWN, word, END_OF_LINE)
+    assert vocabulary.encode(f"{word} z b\n").tolist() == [1, 0, 0, 2]
+
+
+@pytest.mark.parametrize(("text", "level"), [("aaaa", "char"), ("\n\n", "word"), (" \n", "word")])
+def test_vocabulary_of_one(text: str, level: str) -> None:
+    vocabulary = Vocabulary.build(text, level)
+    assert len(vocabulary) == 1
+    ids = vocabulary.encode(text)
+    assert ids.dtype == np.uint8
+    assert not ids.any()
+    assert vocabulary.decode(ids).strip(" ") == text.strip(" ")
+    assert vocabulary.unigram_loss([len(ids)]) == 0.0
+    with pytest.raises(IndexError):
+        vocabulary.decode([1])
 
 
 def test_unknown_characters() -> None:
@@ -161,6 +190,10 @@ def test_lower_case_and_normal_forms() -> None:
         ({"normalize": "nfc"}, "normalize"),
         ({"lowercase": 1}, "lowercase"),
         ({"train_text": ""}, "path"),
+        ({"unknown_word": "<unk>"}, "unknown_word"),
+        ({"level": "word", "unknown_word": "a b"}, "unknown_word"),
+        ({"level": "word", "unknown_word": ""}, "unknown_word"),
+        ({"level": "word", "unknown_word": 3}, "unknown_word"),
     ],
 )
 def test_bad_options_are_refused(options: dict, key: str) -> None:
@@ -199,13 +232,22 @@ def test_digest_depends_on_everything() -> None:
         ({"level": ["word"]}, "level"),
         ({"symbols": ("a",)}, "symbols"),
         ({"symbols": []}, "symbols"),
-        ({"symbols": ["<unk>", "\n", "b", 3]}, "symbols"),
-        ({"symbols": ["<unk>", "\n", "b", "b"]}, "twice"),
-        ({"symbols": ["\n", "<unk>", "a", "b"]}, "symbol 0"),
-        ({"symbols": ["<unk>", "\n", "b", "a b"]}, "'a b' is no symbol"),
-        ({"symbols": ["<unk>", "c", "b", "a"]}, "end of line"),
-        ({"level": "char", "symbols": ["<unk>", "\n", "b", "ab"]}, "'ab' is no symbol"),
-        ({"has_unknown": False}, "'<unk>' is no symbol"),
+        ({"symbols": ["", "\n", "b", 3]}, "symbols"),
+        ({"symbols": ["", "\n", "b", "b"]}, "twice"),
+        ({"symbols": ["\n", "", "a", "b"]}, "symbol 0"),
+        ({"symbols": ["<unk>", "\n", "b", "a"]}, "symbol 0"),
+        ({"symbols": ["", "\n", "b", "a b"]}, "'a b' is no symbol"),
+        ({"symbols": ["", "c", "b", "a"]}, "end of line"),
+        ({"level": "char", "symbols": ["", "\n", "b", "ab"]}, "'ab' is no symbol"),
+        ({"has_unknown": False}, "'' is no symbol"),
+        ({"unknown_word": "a b"}, "unknown_word"),
+        ({"unknown_word": 7}, "unknown_word"),
+        ({"level": "char", "unknown_word": "<unk>"}, "unknown_word"),
+        ({"tokenizer": "{}"}, "tokenizer"),
+        ({"tokenizer": None}, "tokenizer"),
+        ({"level": "bpe"}, "tokenizer"),
+        ({"level": "byte"}, "no unknown symbol"),
+        ({"level": "byte", "has_unknown": False}, "256 bytes"),
         ({"has_unknown": 1}, "has_unknown"),
         ({"counts": [1, 2]}, "2 counts"),
         ({"counts": [1, 2, 3, -1]}, "counts"),
@@ -228,14 +270,13 @@ def test_no_vocabulary_is_refused(state) -> None:
 
 def test_unigram_loss_is_the_closed_form() -> None:
     vocabulary = Vocabulary.build("aaab", "char")
-    ids = vocabulary.encode("abb")
-    assert vocabulary.unigram_loss(ids) == pytest.approx(-(math.log(4 / 6) + 2 * math.log(2 / 6)) / 3, rel=1e-12)
+    assert vocabulary.unigram_loss([1, 2]) == pytest.approx(-(math.log(4 / 6) + 2 * math.log(2 / 6)) / 3, rel=1e-12)
     uniform = Vocabulary.build("abcd" * 500, "char")
-    assert uniform.unigram_loss([0, 1, 2, 3, 3]) == pytest.approx(math.log(4), rel=1e-12)
+    assert uniform.unigram_loss([1, 1, 1, 2]) == pytest.approx(math.log(4), rel=1e-12)
     unknown = Vocabulary.build("aab", "char", need_unknown=True)
-    assert unknown.unigram_loss(unknown.encode("z")) == pytest.approx(math.log(6), rel=1e-12)
+    assert unknown.unigram_loss([1, 0, 0]) == pytest.approx(math.log(6), rel=1e-12)
     with pytest.raises(UserError, match="ids must"):
-        vocabulary.unigram_loss([])
+        vocabulary.unigram_loss([0, 0])
 
 
 @pytest.mark.parametrize("ids", [[-1], [0, 2], np.array([200], dtype=np.uint8)])

@@ -2,15 +2,15 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from conftest import assert_equal_weights, watched, weights
-from torch import Tensor, nn
+from plain_loop import assert_close_weights, plain_loop
+from torch import Tensor
 
 from tbptt.errors import UserError
 from tbptt.run import Run, train
@@ -21,85 +21,8 @@ Make = Callable[..., Run]
 RANDOM, GROW = "bptt.random_window=true", ("bptt.grow_from=2", "bptt.grow_windows=30")
 
 
-@pytest.fixture
-def exact(make: Make, toy: Path) -> Make:
-    """A run in float64 with plain SGD: 3 streams of 66 steps, windows of 5, two passes."""
-    toy.write_text(toy.read_text()[: 3 * 67])
-    options = ["data=char", f"data.path={toy}", "data.val_fraction=0", "data.test_fraction=0", "data.batch_size=3"]
-    options += ["bptt.window=5", "model.dropout=0", "optimizer=sgd", "optimizer.lr=0.5", "scheduler=constant"]
-    options += ["trainer.precision=64-true", "trainer.gradient_clip_val=null", "trainer.max_epochs=2"]
-    return lambda *more: make(*options, *more)
-
-
 def whole_lengths(loader: WindowLoader, passes: int) -> list[list[int]]:
     return [[len(window.y) for window in loader] for _ in range(passes)]
-
-
-def plain_loop(
-    start: dict[str, Tensor],
-    cell: str,
-    tokens: Tensor,
-    passes: Sequence[Sequence[int]],
-    *,
-    context: int = 0,
-    reset: str = "epoch",
-    rate: Callable[[int, int], float] = lambda length, number: 1.0,
-) -> dict[str, Tensor]:
-    """Truncated BPTT from its definition, in float64, step by step through torch's cells.
-
-    The state at each step of the text is kept, detached, as it was when the step before it was last run. An update
-    starts from the one `context` steps before its window, or at the start of the text, runs up to the end of the
-    window with the weights of now, and scores the window.
-    """
-    kind = {"lstm": nn.LSTMCell, "gru": nn.GRUCell, "rnn": nn.RNNCell}[cell]
-    types = len(start["model.embedding.weight"])
-    embedding, out = nn.Embedding(types, 12).double(), nn.Linear(16, types).double()
-    cells = [kind(12, 16).double(), kind(16, 16).double()]
-    net = nn.ModuleDict({"embedding": embedding, "cells": nn.ModuleList(cells), "out": out})
-    names = {"embedding.weight": "embedding.weight"}
-    names |= {f"out.{part}": f"head.projection.{part}" for part in ("weight", "bias")}
-    for layer, part in itertools.product((0, 1), ("weight_ih", "weight_hh", "bias_ih", "bias_hh")):
-        names[f"cells.{layer}.{part}"] = f"core.rnn.{part}_l{layer}"
-    net.load_state_dict({ours: start[f"model.{theirs}"].double() for ours, theirs in names.items()})
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    text = tokens[: len(tokens) // 3 * 3].view(3, -1).t().long()
-    zeros = torch.zeros(3, 16, dtype=torch.float64)
-    fresh: list[Any] = [(zeros, zeros) if cell == "lstm" else zeros] * 2
-    kept = {0: fresh}
-    number = 0
-    for lengths in passes:
-        kept = {0: fresh if reset == "epoch" else kept[max(kept)]}
-        begin = 0
-        for length in lengths:
-            first, end = max(0, begin - context), begin + length
-            state, nats = kept[first], torch.zeros((), dtype=torch.float64)
-            for step in range(first, end):
-                value, after = embedding(text[step]), []
-                for layer, before in zip(cells, state, strict=True):
-                    after.append(layer(value, before))
-                    value = after[-1][0] if cell == "lstm" else after[-1]
-                state = after
-                kept[step + 1] = [
-                    tuple(part.detach() for part in s) if cell == "lstm" else s.detach()  # type: ignore[union-attr]
-                    for s in state
-                ]
-                if step >= begin:
-                    nats = nats + F.cross_entropy(out(value), text[step + 1], reduction="sum")
-            optimizer.zero_grad()
-            (nats / (3 * length)).backward()  # type: ignore[no-untyped-call]
-            optimizer.param_groups[0]["lr"] = 0.5 * rate(length, number)
-            optimizer.step()
-            begin, number = end, number + 1
-    return {theirs: net.state_dict()[ours] for ours, theirs in names.items()}
-
-
-def assert_close_weights(run: Run, expected: dict[str, Tensor], start: dict[str, Tensor]) -> None:
-    trained = run.task.model.state_dict()
-    assert trained["embedding.weight"].dtype == torch.float64
-    assert trained.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(trained[name], value, rtol=1e-12, atol=1e-12)
-        assert (value - start[f"model.{name}"]).abs().max() > 1e-4, "training moved it by far more than that"
 
 
 # Horizon.

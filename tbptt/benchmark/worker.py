@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from tbptt.benchmark.peers import Ours, Peer, Variant, make_peer, predicted
+from tbptt.benchmark.preparation import VARIANTS
 from tbptt.benchmark.works import Windows, Work, make_model, read_tokens
 from tbptt.bptt import Plan
 from tbptt.errors import UserError
@@ -97,11 +98,32 @@ def resident(bench: Bench) -> dict[str, Any]:
         before = torch.cuda.memory_reserved()
         seconds = bench.train(peer)
         return {"resident": torch.cuda.max_memory_reserved() - before, "seconds": seconds, "by": "max_memory_reserved"}
-    cleared = _clear_peak()
-    before = _process_bytes("VmRSS") if cleared else _peak_bytes()
-    seconds = bench.train(peer)
-    after = _process_bytes("VmHWM") if cleared else _peak_bytes()
-    return {"resident": after - before, "seconds": seconds, "by": "VmHWM" if cleared else "ru_maxrss"}
+    with _Resident() as figures:
+        figures["seconds"] = bench.train(peer)
+    return figures
+
+
+def preparation(job: Job) -> dict[str, Any]:
+    """Seconds and tokens of preparing a text, and bytes in memory at most above what the loaded program had."""
+    with _Resident() as figures:
+        begin = time.perf_counter()
+        figures["tokens"] = VARIANTS[job["variant"]](job["level"], job["path"])
+        figures["seconds"] = time.perf_counter() - begin
+    return figures
+
+
+class _Resident:
+    """Measures how much more memory the process had at most than at the start."""
+
+    def __enter__(self) -> dict[str, Any]:
+        self._cleared = _clear_peak()
+        self._before = _process_bytes("VmRSS") if self._cleared else _peak_bytes()
+        self._figures: dict[str, Any] = {"by": "VmHWM" if self._cleared else "ru_maxrss"}
+        return self._figures
+
+    def __exit__(self, *_: object) -> None:
+        after = _process_bytes("VmHWM") if self._cleared else _peak_bytes()
+        self._figures["resident"] = after - self._before
 
 
 def _clear_peak() -> bool:
@@ -226,7 +248,8 @@ def main() -> None:
     """Read a job, print its figures."""
     job = json.load(sys.stdin)
     torch.set_num_threads(job["threads"])
-    print(json.dumps(MEASURES[job["measure"]](Bench(job))))
+    figures = preparation(job) if job["measure"] == "preparation" else MEASURES[job["measure"]](Bench(job))
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from torch import Tensor
 from tbptt.errors import UserError, check_choice
 from tbptt.nn import CELLS, LanguageModel
 from tbptt.streams import WindowLoader
-from tbptt.text import Vocabulary, read_corpus
+from tbptt.text import Options, read_corpus
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,10 @@ def read_tokens(work: Work, path: str | None, windows: int) -> tuple[Work, Tenso
     """The tokens of a text file, and the work with its types; made ones where there is no path."""
     if path is None:
         return work, made_tokens(work, windows)
-    text = read_corpus(work.level, path, val_fraction=0.0, test_fraction=0.0).train
-    vocabulary = Vocabulary.build(text, work.level, max_vocab=work.types)
-    return replace(work, types=len(vocabulary)), torch.from_numpy(vocabulary.encode(text)).int()
+    newlines = "universal" if work.level == "word" else "keep"
+    options = Options(work.level, newlines=newlines, max_vocab=work.types, val_fraction=0.0, test_fraction=0.0)
+    corpus = read_corpus(options, path)
+    return replace(work, types=len(corpus.vocabulary)), torch.from_numpy(corpus.tokens["train"].astype("int32"))
 
 
 class Windows:

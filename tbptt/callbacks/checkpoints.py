@@ -2,18 +2,31 @@
 
 import logging
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from tbptt.checkpoint import read, write
 from tbptt.errors import UserError
 from tbptt.module import TBPTTModule
 
 log = logging.getLogger(__name__)
+
+
+class CheckpointFiles(TorchCheckpointIO):
+    """How Lightning is to write checkpoints; its own way holds a second copy of all of it in memory.
+
+    `written` is what was written last: it refers to the tensors themselves, and is as it was until the next update.
+    """
+
+    written: dict[str, Any] | None = None
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: D102
+        write(checkpoint, path)
+        self.written = checkpoint
 
 
 class Checkpoints(Checkpoint):
@@ -78,19 +91,20 @@ class Checkpoints(Checkpoint):
             if not self._waits:
                 self._save_last(trainer)
         elif trainer.is_global_zero:
-            self._amend(last_path(trainer), best_path(trainer) if improved else None)
+            self._amend(trainer, improved)
 
-    def _amend(self, last: Path, best: Path | None) -> None:
+    def _amend(self, trainer: L.Trainer, improved: bool) -> None:
         """Write what a validation after training has found into the state that training saved.
 
         A state saved anew would not do: Lightning counts the pass as done once training has stopped.
         """
-        content = torch.load(last, map_location="cpu", weights_only=True)
+        files = trainer.strategy.checkpoint_io
+        assert isinstance(files, CheckpointFiles)
+        content = files.written or read(last_path(trainer))
         content["callbacks"][self.state_key] = self.state_dict()
-        for path in filter(None, (last, best)):
-            part = path.with_suffix(".part")
-            torch.save(content, part)
-            os.replace(part, path)
+        write(content, last_path(trainer))
+        if improved:
+            write(content, best_path(trainer))
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

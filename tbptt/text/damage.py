@@ -4,9 +4,10 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from tbptt.text.symbols import END_OF_LINE, FORMS, LEVELS, UNKNOWN
+from tbptt.text.bpe import Bpe
+from tbptt.text.symbols import BYTES, END_OF_LINE, FORMS, LEVELS, UNKNOWN
 
-KEYS = frozenset({"level", "symbols", "counts", "has_unknown", "lowercase", "normalize"})
+KEYS = frozenset({"level", "symbols", "counts", "has_unknown", "lowercase", "normalize", "unknown_word", "tokenizer"})
 
 
 def find_damage(state: object) -> str:
@@ -25,6 +26,12 @@ def _bad_option(state: Mapping[str, Any]) -> str:
     for name, choices in (("level", LEVELS), ("normalize", FORMS)):
         if state[name] not in choices:
             return f"{name} must be one of {choices}, but it is {reprlib.repr(state[name])}"
+    word, tokenizer = state["unknown_word"], state["tokenizer"]
+    apart = state["level"] == "word" and state["has_unknown"]
+    if word is not None and not (isinstance(word, str) and apart and word.split() == [word]):
+        return f"unknown_word must be a word or None, but it is {reprlib.repr(word)}"
+    if not isinstance(tokenizer, str) or bool(tokenizer) != (state["level"] == "bpe"):
+        return f"tokenizer must be a string, and empty but for level bpe; it is {reprlib.repr(tokenizer)}"
     return ""
 
 
@@ -42,6 +49,8 @@ def _bad_lists(symbols: object, counts: object) -> str:
 
 def _bad_symbols(state: Mapping[str, Any]) -> str:
     symbols: list[str] = state["symbols"]
+    if state["level"] in ("byte", "bpe"):
+        return _bad_bytes(state)
     if state["has_unknown"] and symbols[0] != UNKNOWN:
         return f"symbol 0 must be {UNKNOWN!r}, but it is {symbols[0]!r}"
     known = symbols[1:] if state["has_unknown"] else symbols
@@ -53,7 +62,17 @@ def _bad_symbols(state: Mapping[str, Any]) -> str:
     return ""
 
 
+def _bad_bytes(state: Mapping[str, Any]) -> str:
+    if state["has_unknown"]:
+        return f"level {state['level']} has no unknown symbol"
+    if state["level"] == "byte" and state["symbols"] != [chr(code) for code in range(BYTES)]:
+        return "level byte has all 256 bytes and nothing else"
+    if state["level"] == "bpe" and state["symbols"] != Bpe(state["tokenizer"]).symbols:
+        return "its symbols are not those of its tokenizer"
+    return ""
+
+
 def _is_symbol(symbol: str, level: str) -> bool:
     if level == "char":
         return len(symbol) == 1
-    return symbol == END_OF_LINE or (symbol != UNKNOWN and symbol.split() == [symbol])
+    return symbol == END_OF_LINE or symbol.split() == [symbol]

@@ -7,6 +7,7 @@ import ast
 import contextlib
 import hashlib
 import os
+import platform
 import sysconfig
 import tokenize
 import warnings
@@ -18,6 +19,9 @@ from tbptt.text.prose import paragraphs, tokenise
 
 TOPICS = "pydoc_data/topics.py"
 MINIMUM_CHARACTERS = 100_000
+
+# Levels whose default text is English; the others read source code.
+ENGLISH_LEVELS = ("word", "bpe")
 
 # Folders without English prose, or with text that is not the standard library's own. The graphical packages and
 # those that some systems ship apart (or that later versions of Python dropped) are left out as well, so that the
@@ -74,6 +78,22 @@ def source_code(stdlib: Path | None = None) -> str:
     return "".join(_read(folder, name) for name in sorted(SOURCE_FILES, key=_place))
 
 
+def fingerprint(level: str, stdlib: Path | None = None) -> str:
+    """Return the SHA-256 digest of all that `english` ("word" and "bpe") or `source_code` (other levels) is made of.
+
+    Raises:
+        UserError: the installation lacks the source files.
+    """
+    folder = _folder(stdlib)
+    digest = hashlib.sha256(platform.python_version().encode())
+    for name in [TOPICS, *_module_names(folder)] if level in ENGLISH_LEVELS else SOURCE_FILES:
+        try:
+            digest.update(hashlib.sha256((folder / name).read_bytes()).digest())
+        except OSError as error:
+            raise _missing(folder, f"a readable {name} ({error})") from error
+    return digest.hexdigest()
+
+
 def _place(name: str) -> str:
     # A fixed shuffle: validation and test text are cut off the end, and in alphabetical order they would hold only
     # the last few packages, so that the losses of the parts would differ by subject.
@@ -124,14 +144,18 @@ def _topics(folder: Path) -> dict[str, list[str]]:
 
 def _modules(folder: Path) -> dict[str, list[str]]:
     modules = {}
+    for name in _module_names(folder):
+        with contextlib.suppress(UserError, SyntaxError, ValueError, RecursionError):
+            modules[name] = _documentation(_read(folder, name))
+    return modules
+
+
+def _module_names(folder: Path) -> list[str]:
+    names = []
     for place, subfolders, files in os.walk(folder):
         subfolders[:] = [name for name in subfolders if name not in SKIPPED_FOLDERS]
-        for file in files:
-            name = (Path(place) / file).relative_to(folder)
-            if name.suffix == ".py":
-                with contextlib.suppress(UserError, SyntaxError, ValueError, RecursionError):
-                    modules[name.as_posix()] = _documentation(_read(folder, str(name)))
-    return modules
+        names += [(Path(place) / file).relative_to(folder).as_posix() for file in files if file.endswith(".py")]
+    return sorted(names)
 
 
 def _documentation(source: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Cutting a text into the symbols of a vocabulary: Unicode code points, or words and ends of lines."""
+"""Cutting a text into the symbols of a vocabulary: bytes, Unicode code points, or words and ends of lines."""
 
 import unicodedata
 from collections import Counter
@@ -7,11 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-UNKNOWN = "<unk>"
+# The symbols that stand for something: no text holds them, since no word or character is empty, and no word a newline.
+UNKNOWN = ""
 END_OF_LINE = "\n"
-LEVELS = ("char", "word")
+LEVELS = ("byte", "char", "word", "bpe")
 FORMS = (None, "NFC", "NFD", "NFKC", "NFKD")
 
+BYTES = 256
 CODE_POINTS = 0x110000
 _CHUNK = 1 << 22  # characters counted at once: bounds the memory, which is 12 bytes a character
 
@@ -53,7 +55,7 @@ def code_points(text: str) -> npt.NDArray[np.uint32]:
 
 
 def count_symbols(text: str, level: str) -> Counter[str]:
-    """Return how often each symbol of the text occurs."""
+    """Return how often each symbol of the text occurs, at level "char" or "word"."""
     if level == "word":
         return Counter(words(text))
     totals = np.zeros(CODE_POINTS, dtype=np.int64)
@@ -64,5 +66,6 @@ def count_symbols(text: str, level: str) -> Counter[str]:
 
 def describe(symbols: dict[str, int], level: str, limit: int = 10) -> str:
     """Return the first `limit` symbols for a message: quoted, characters with their code points."""
-    shown = [repr(symbol) + (f" (U+{ord(symbol):04X})" if level == "char" else "") for symbol in list(symbols)[:limit]]
+    code = level == "char"
+    shown = [repr(symbol) + (f" (U+{ord(symbol):04X})" if code else "") for symbol in list(symbols)[:limit]]
     return ", ".join(shown) + (f" and {len(symbols) - limit} more" if len(symbols) > limit else "")
