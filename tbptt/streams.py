@@ -12,14 +12,12 @@ import torch
 from torch import Tensor
 
 from tbptt.borders import Borders, Positions, check_reset
+from tbptt.columns import Columns
 from tbptt.errors import UserError, check_integer
 from tbptt.metrics import IGNORED
 from tbptt.truncation import CarryDrop, WindowLengths, context_steps, limited
 
 NONE = torch.empty(0, dtype=torch.int64)
-
-# Tokens of a memory map stay in memory until so many bytes of them were read.
-RELEASE_BYTES = 16 << 20
 
 
 class Window(NamedTuple):
@@ -71,7 +69,7 @@ class WindowLoader:
             as the text has; None for `window_steps`, which is none.
         lengths: for windows that are not all of `window_steps` steps.
         drop: which streams start anew before a window's own first step, None for none.
-        release: called now and then, to give back memory that holds tokens which were read from a memory map.
+        release: gives back the memory of tokens that were read from a memory map; None for tokens in memory.
         limit: a pass is over after so many windows (int) or this share of them (float), and after one at the least.
         rank: which part of the streams this process gets.
         world_size: number of such parts.
@@ -120,12 +118,11 @@ class WindowLoader:
         self._reset = reset != "never"
         self._drop = CarryDrop(0.0) if drop is None else drop
         self._limit = limit
-        self._release = release
-        self._unreleased = 0
         share = batch_size // world_size
         self._columns = slice(rank * share, (rank + 1) * share)
         streams = tokens[: batch_size * (steps + 1)].view(batch_size, steps + 1)
         self._streams = streams[self._columns]
+        self._tokens = Columns(self._streams, release)
         self._steps = steps
         self._borders: Borders | None = None
         if reset == "document" and borders is not None:
@@ -197,7 +194,7 @@ class WindowLoader:
         end = begins[index + 1] if index + 1 < len(begins) else self._steps
         first = max(0, begin - self._context)
         # One token more than the window has steps: inputs and targets share the memory of all but one.
-        piece = self._streams[:, first : end + 1].t().contiguous().to(torch.int64)
+        piece = self._tokens.read(first, end + 1)
         x, y = piece[:-1], piece[begin - first + 1 :]
         places, streams = (NONE, NONE) if self._borders is None else self._borders.find(first, end + 1)
         counted, divisor = y.numel(), float(y.numel())
@@ -260,12 +257,7 @@ class WindowLoader:
             # Set before the window is given: a state saved while it is in use names the one after it, and after
             # the last one the first of the next pass.
             self._pass, self._next = (number, index + 1) if index + 1 < windows else (number + 1, 0)
-            window = self._window(number, index)
-            self._unreleased += window.x.numel() * self._streams.element_size()
-            if self._release is not None and self._unreleased >= RELEASE_BYTES:
-                self._release()
-                self._unreleased = 0
-            yield window
+            yield self._window(number, index)
 
     def start_pass(self, number: int) -> None:
         """Make the next window the first one of pass `number`."""

@@ -21,6 +21,7 @@ LEVELS = {
     "ops": 1,
     "truncation": 1,
     "borders": 1,
+    "columns": 1,
     "streams": 2,
     "nn": 2,
     "bptt": 2,
