@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tbptt.build import command, prepare
+from tbptt.errors import check_choice
 from tbptt.text import Cache, Corpus
 
 
@@ -35,6 +36,8 @@ def report(corpus: Corpus) -> None:
 @command("prepare")
 def main(recipe: dict[str, Any], _folder: Path) -> None:
     """Prepare, or clear the cache."""
+    # What is true or not in other ways must not remove anything: "no" is a string.
+    check_choice("clear", recipe["clear"], (True, False))
     if recipe["clear"]:
         cache = Cache(recipe["data"]["cache_dir"])
         print(f"{cache.clear() / 2**20:.1f} MiB freed in {cache.folder}")

@@ -48,6 +48,10 @@ def test_the_cache_is_cleared(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(WORDS)
     prepared(tmp_path, "data.path=text.txt")
     assert len(stores(tmp_path)) == 1
+    done = script("prepare", "clear=no", f"data.cache_dir={tmp_path / 'cache'}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "clear must be one of True, False, but it is 'no'" in done.stdout + done.stderr
+    assert len(stores(tmp_path)) == 1
     assert "MiB freed" in prepared(tmp_path, "clear=true")
     assert not stores(tmp_path)
 
