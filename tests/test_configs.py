@@ -1,6 +1,8 @@
 """Every YAML is used, and a wrong value is one plain sentence."""
 
 import math
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,23 @@ REFUSED = [
 def test_a_wrong_value_is_refused_by_name(words: Path, tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         train(build(compose_recipe([*SMALL, f"data.path={words}", override]), tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("data.document_separator=", "^= .* =$"),
+        ("data.document_separator=3", "^= .* =$"),
+        ("data.unknown_word=[a]", "<unk>"),
+    ],
+)
+def test_an_example_in_a_message_can_be_typed_as_it_is(make: Make, words: Path, override: str, value: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make("data=word", f"data.path={words}", override)
+    shown = re.search(r"for example ('data\S+=\".*\"')", str(caught.value))
+    assert shown
+    recipe = compose_recipe(shlex.split(shown[1]))
+    assert recipe["data"][override.removeprefix("data.").partition("=")[0]] == value
 
 
 def test_options_that_would_do_nothing_are_refused(make: Make, words: Path) -> None:

@@ -28,7 +28,8 @@ def check_options(
 
 
 def _check_unknown_word(level: str, word: object) -> None:
-    key, remedy = "data.unknown_word", "give for example data.unknown_word='<unk>', or null"
+    # Quoted twice, for the shell and for Hydra.
+    key, remedy = "data.unknown_word", "give for example 'data.unknown_word=\"<unk>\"', or null"
     if word is None:
         return
     if level != "word":

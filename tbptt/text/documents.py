@@ -25,10 +25,12 @@ def check_separator(separator: object) -> None:
         UserError: naming `data.document_separator`.
     """
     key, rule = "data.document_separator", f"be null, {BLANK_LINE}, {FILE} or a regular expression"
-    remedy = "give for example data.document_separator='^= .* =$' for documents that begin with such a line"
+    # Quoted twice, for the shell and for Hydra.
+    remedy = "give for example 'data.document_separator=\"^= .* =$\"' for documents that begin with such a line"
     if separator is None:
         return
-    if not isinstance(separator, str):
+    # An empty one is found in every line; `^` says so plainly.
+    if not isinstance(separator, str) or not separator:
         raise refusal(key, rule, separator, remedy)
     try:
         re.compile(separator, re.MULTILINE)
