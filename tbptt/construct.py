@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from tbptt.errors import UserError
+from tbptt.errors import UserError, refusal
 
 Recipe = dict[str, Any]
 
@@ -60,9 +60,8 @@ def instance(key: str, section: Recipe, **passed: Any) -> Any:
     Raises:
         UserError: when the target is not allowed or does not take these values.
     """
-    return call(
-        target(key, section), key, {name: value for name, value in section.items() if name != "_target_"}, **passed
-    )
+    function = target(key, section)
+    return call(function, key, {name: value for name, value in section.items() if name != "_target_"}, **passed)
 
 
 def target(key: str, section: Recipe) -> Callable[..., Any]:
@@ -71,6 +70,8 @@ def target(key: str, section: Recipe) -> Callable[..., Any]:
     Raises:
         UserError: when it is outside the project's and torch's and Lightning's own, or does not exist.
     """
+    if not isinstance(section, dict):
+        raise refusal(key, "be a section with a _target_", section, f"take it away with ~{key}, or set keys of it")
     name = str(section.get("_target_"))
     if not name.startswith(TARGETS):
         raise UserError(f"{key}._target_ must start with one of {', '.join(TARGETS)}, but it is {name!r}.")

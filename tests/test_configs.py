@@ -109,6 +109,8 @@ REFUSED = [
     ("callbacks.monitor.every_n_updates=0", "callbacks.monitor.every_n_updates must be an integer"),
     ("callbacks.progress.every_seconds=abc", "callbacks.progress.every_seconds must be a number"),
     ("callbacks.samples.length=-1", "callbacks.samples.length must be an integer of at least 0"),
+    ("callbacks.samples=null", "callbacks.samples must be a section .*, but it is None; take it away with ~"),
+    ("callbacks.monitor=3", "callbacks.monitor must be a section with a _target_, but it is 3"),
     ("+whatever=1", "whatever: no such key"),
     ("+scheduler.gamma=0.1", "scheduler.gamma is not a key of CosineAnnealingLR"),
 ]
