@@ -122,6 +122,12 @@ def test_a_wrong_value_is_refused_by_name(words: Path, tmp_path: Path, override:
         train(build(compose_recipe([*SMALL, f"data.path={words}", override]), tmp_path))
 
 
+@pytest.mark.parametrize("corpus", ["ptb", "3", "[ptb]"])
+def test_a_corpus_is_named_by_its_group(make: Make, corpus: str) -> None:
+    with pytest.raises(UserError, match=r"data\.corpus must hold name, sources, expected, but it is .*data=NAME"):
+        make("data=word", f"data.corpus={corpus}")
+
+
 @pytest.mark.parametrize(
     ("override", "value"),
     [

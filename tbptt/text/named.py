@@ -38,6 +38,8 @@ def read_data(
     """
     if corpus is None or path is not None:
         return read_corpus(options, path, val_path, test_path, cache_dir=cache_dir)
+    if not isinstance(corpus, Mapping):
+        raise refusal("data.corpus", f"hold {', '.join(KEYS)}", corpus, "a named corpus is taken as a whole: data=NAME")
     for key in corpus:
         check_choice("data.corpus", key, KEYS)
     for key in KEYS:
