@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tbptt.borders import check_reset
-from tbptt.errors import check_integer
+from tbptt.errors import UserError, check_integer
 from tbptt.streams import WindowLoader
 from tbptt.text import Corpus, Options, PathLike, Vocabulary, read_data
 from tbptt.truncation import CarryDrop, WindowLengths, context_steps
@@ -74,6 +74,13 @@ class TextDataModule(L.LightningDataModule):
         self.borders = self.corpus.borders
         self.tokens = {part: torch.from_numpy(ids) for part, ids in self.corpus.tokens.items()}
         self._train = self.train_loader()
+        for part in self.tokens:
+            loader = self._train if part == "train" else self.evaluation_loader(part)
+            if loader is not None and not loader.targets:
+                raise UserError(
+                    f"the {part} part must have a document of 2 tokens or more, of which one can be predicted under "
+                    f"bptt.reset=document, but it has none; give another data.document_separator or another text."
+                )
 
     def train_loader(self, rank: int = 0, world_size: int = 1, limit: float | None = None) -> WindowLoader:
         """The training windows of one of `world_size` processes; `limit` of each pass, a share or a number of them."""

@@ -61,7 +61,7 @@ def evaluate_tokens(
     """Loss of `model` over `tokens` `(N,)`, read as `batch_size` streams, with documents apart if `borders` are given.
 
     Raises:
-        UserError: when there are too few tokens.
+        UserError: when there are too few tokens, or none that can be predicted.
     """
     check_integer("batch_size", batch_size, 1, "it counts the streams the text is read as")
     check_integer("window", window_steps, 1, "it counts the steps at a time; the result does not depend on it")
@@ -71,7 +71,13 @@ def evaluate_tokens(
             f"take batch_size=1 or a longer text."
         )
     reset = "epoch" if borders is None else "document"
-    return evaluate(model, WindowLoader(tokens, batch_size, window_steps, reset=reset, borders=borders))
+    windows = WindowLoader(tokens, batch_size, window_steps, reset=reset, borders=borders)
+    if not windows.targets:
+        raise UserError(
+            "the text must have a document of 2 tokens, of which one can be predicted, but none has more than 1; give "
+            "a longer text."
+        )
+    return evaluate(model, windows)
 
 
 def trained_part(loaded: Loaded, part: str) -> tuple[Tensor, Positions | None, str]:

@@ -229,6 +229,16 @@ def test_what_cannot_be_is_refused_by_name(make: Make, toy: Path, change: str, m
         make("data=char", f"data.path={toy}", change)
 
 
+@pytest.mark.parametrize(("key", "part"), [("path", "train"), ("val_path", "validation"), ("test_path", "test")])
+def test_a_part_without_a_target_is_refused(make: Make, toy: Path, tmp_path: Path, key: str, part: str) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n" * 400)
+    options = ("data=char", f"data.path={toy}", "data.document_separator='^'", f"data.{key}={lines}")
+    make(*options)
+    with pytest.raises(UserError, match=f"the {part} part must have a document of 2 tokens or more"):
+        make(*options, "bptt.reset=document")
+
+
 def test_a_loader_needs_borders_for_documents() -> None:
     with pytest.raises(UserError, match="data.document_separator"):
         WindowLoader(torch.arange(90), 2, 7, reset="document")

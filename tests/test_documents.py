@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tbptt.bptt import Plan, window_loss
-from tbptt.evaluate import evaluate
+from tbptt.errors import UserError
+from tbptt.evaluate import evaluate, evaluate_tokens
 from tbptt.metrics import IGNORED
 from tbptt.nn import LanguageModel
 from tbptt.nn.pieces import cut
@@ -216,6 +217,11 @@ def test_evaluation_is_the_sum_over_documents(cell: str, nonlinearity: str | Non
         found = evaluate(model, loader)
         assert found.tokens == loader.targets == targets
         assert found.nats == pytest.approx(nats.item() / targets, rel=1e-12)
+
+
+def test_a_text_without_a_target_is_refused() -> None:
+    with pytest.raises(UserError, match="the text must have a document of 2 tokens"):
+        evaluate_tokens(model_of("gru"), text(30), positions(list(range(30))))
 
 
 # The loader, pair by pair.
