@@ -26,6 +26,12 @@ def read_prompt(recipe: dict[str, Any]) -> str:
         raise tbptt.UserError(f"prompt_path={path} must be a UTF-8 text file: {error}") from error
 
 
+def printable(text: str) -> str:
+    """A text with escapes for what standard output cannot write: lone surrogates, or all that ASCII has not."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
 @command("sample")
 def main(recipe: dict[str, Any], _folder: Path) -> None:
     """Print the prompt and what the model writes after it."""
@@ -34,7 +40,7 @@ def main(recipe: dict[str, Any], _folder: Path) -> None:
     options = {name: recipe[name] for name in ("length", "temperature", "top_k", "allow_unknown", "seed")}
     text = tbptt.sample(loaded.model, loaded.vocabulary, prompt=prompt, **options)
     between = " " if loaded.vocabulary.level == "word" and prompt and not prompt[-1].isspace() else ""
-    print(prompt + between + text)
+    print(printable(prompt + between + text))
 
 
 if __name__ == "__main__":

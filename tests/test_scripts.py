@@ -87,6 +87,17 @@ def test_train_sample_evaluate_resume(tmp_path: Path, words: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other.txt", "runs", "words.txt"]
 
 
+def test_a_sample_is_printed_whatever_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "text.jsonl").write_text('{"text": "a\\ud800\u00e9"}\n' * 300, encoding="utf-8")
+    where = "hydra.run.dir=run"
+    done = script("train", "data=char", "data.path=text.jsonl", *SMALL, "trainer.max_steps=2", where, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    sampled = script("sample", "checkpoint=run", "length=60", "temperature=5", cwd=tmp_path)
+    assert sampled.returncode == 0, sampled.stderr
+    assert "\\ud800" in sampled.stdout
+    assert "\u00e9" in sampled.stdout
+
+
 def test_a_sweep_has_a_folder_a_job(tmp_path: Path, words: Path) -> None:
     done = script(
         "train",
