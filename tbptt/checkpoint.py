@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tbptt.errors import UserError
+from tbptt.errors import UserError, refusal
 from tbptt.nn import LanguageModel
 from tbptt.text import Vocabulary
 
@@ -36,7 +36,8 @@ def read(path: str | os.PathLike[str], key: str = "checkpoint") -> dict[str, Any
     Raises:
         UserError: when there is no such file, or it is no checkpoint of this program.
     """
-    file = Path(path).expanduser()
+    # A number on the command line is a file of that name.
+    file = Path(str(path)).expanduser()
     if file.is_dir():
         # A run folder stands for its best weights.
         best, last = (file / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
@@ -74,7 +75,10 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Lo
     Raises:
         UserError: as `read`, or when the weights do not fit the model that the recipe describes.
     """
-    where = torch.device(device)
+    try:
+        where = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise refusal("device", "be one that torch knows", device, "use device=cpu or device=cuda") from error
     if where.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device={device} must be there, but torch sees no GPU; use device=cpu.")
     content = read(path)

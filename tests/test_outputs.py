@@ -252,6 +252,12 @@ def test_knowing_nothing_of_four_symbols_costs_two_bits(
     assert loss.bits == pytest.approx(2, abs=1e-6)
 
 
+def test_a_device_that_torch_does_not_know_is_refused(tmp_path: Path) -> None:
+    for device in ("foo", "", None):
+        with pytest.raises(UserError, match="device must be one that torch knows, but it is"):
+            tbptt.load(tmp_path, device)
+
+
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04 torn"])
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.ckpt"

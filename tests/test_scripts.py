@@ -151,6 +151,7 @@ def test_an_interrupted_run_says_so_and_fails(tmp_path: Path, words: Path, numbe
         ("train", "data.batch_size=0", "error: data.batch_size must be an integer of at least 1, but it is 0"),
         ("train", "optimizer.lr=${nowhere}", "nowhere"),
         ("sample", "length=3", "error: checkpoint must be given"),
+        ("evaluate", "checkpoint=3", "error: checkpoint=3 must be a checkpoint file"),
         ("evaluate", "checkpoint=nowhere.ckpt", "error: checkpoint=nowhere.ckpt must be a checkpoint file"),
     ],
 )
