@@ -148,6 +148,9 @@ class TextDataModule(L.LightningDataModule):
                 log.info("%s: %s", part, self._describe(part, tokens))
             else:
                 log.info("%s: none (no path, and the fraction gives fewer than 2 tokens, or is 0)", part)
+        separator = self.corpus.card["options"]["document_separator"]
+        if separator is not None and self.corpus.card["facts"]["data.path"]["documents"] == 1:
+            log.warning("text: data.document_separator=%s parts nothing: the whole text is one document", separator)
 
     def _describe(self, part: str, tokens: Tensor) -> str:
         sizes = self.corpus.card["parts"][part]

@@ -239,6 +239,15 @@ def test_a_part_without_a_target_is_refused(make: Make, toy: Path, tmp_path: Pat
         make(*options, "bptt.reset=document")
 
 
+def test_a_separator_that_parts_nothing_is_told(make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("a b\nc d\n\n" * 50)
+    for separator, told in (("blank_lines", True), ("file", True), ("blank_line", False)):
+        caplog.clear()
+        make("data=char", f"data.path={text}", f"data.document_separator={separator}").data.report()
+        assert ("parts nothing: the whole text is one document" in caplog.text) == told
+
+
 def test_a_loader_needs_borders_for_documents() -> None:
     with pytest.raises(UserError, match="data.document_separator"):
         WindowLoader(torch.arange(90), 2, 7, reset="document")
