@@ -100,7 +100,8 @@ def trained_part(loaded: Loaded, part: str) -> tuple[Tensor, Positions | None, s
         )
     tokens = corpus.tokens[part]
     if not len(tokens):
-        raise UserError(f"part={part} is empty in this corpus; take part=train or give path=FILE.")
+        others = " or ".join(f"part={name}" for name, ids in corpus.tokens.items() if len(ids))
+        raise UserError(f"part={part} is empty in this corpus; take {others}, or give path=FILE.")
     borders = corpus.borders[part] if _apart(loaded) else None
     return torch.from_numpy(tokens), borders, f"{part} part of {corpus.source}"
 

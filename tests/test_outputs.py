@@ -12,8 +12,9 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import tbptt
+from tbptt.checkpoint import Loaded
 from tbptt.errors import UserError
-from tbptt.evaluate import evaluate_tokens
+from tbptt.evaluate import evaluate_tokens, trained_part
 from tbptt.run import Run
 
 Trained = Callable[..., tuple[Run, dict[str, Any]]]
@@ -250,6 +251,14 @@ def test_knowing_nothing_of_four_symbols_costs_two_bits(
     assert loss.nats == pytest.approx(1.386294, abs=1e-6)
     assert loss.perplexity == pytest.approx(4, abs=1e-5)
     assert loss.bits == pytest.approx(2, abs=1e-6)
+
+
+def test_an_empty_part_names_those_that_are_not(make: Callable[..., Run], abcd: Path) -> None:
+    run = make("data=char", f"data.path={abcd}", "data.test_fraction=0")
+    recipe, corpus = run.task.recipe, {"sha256": run.data.corpus.sha256}
+    loaded = Loaded(run.task.model, run.data.vocabulary, recipe, corpus)
+    with pytest.raises(UserError, match="part=test is empty in this corpus; take part=train or part=validation, or"):
+        trained_part(loaded, "test")
 
 
 def test_a_device_that_torch_does_not_know_is_refused(tmp_path: Path) -> None:
