@@ -92,7 +92,12 @@ def trained_part(loaded: Loaded, part: str) -> tuple[Tensor, Positions | None, s
     check_choice("part", part, ("train", "validation", "test"))
     recipe, sha256 = loaded.recipe["data"], loaded.corpus["sha256"]
     paths = {name: recipe[name] for name in ("path", "val_path", "test_path", "corpus", "cache_dir")}
-    corpus = read_data(_options(recipe), **paths)
+    try:
+        corpus = read_data(_options(recipe), **paths)
+    except UserError as error:
+        raise UserError(
+            f"the corpus of training cannot be read: {error} Or give path=FILE to score another."
+        ) from error
     if corpus.sha256 != sha256:
         raise UserError(
             f"the corpus ({corpus.source}) is not the one this model was trained on: its checksum is "

@@ -63,7 +63,7 @@ def test_folder_in_the_order_of_names(tmp_path: Path) -> None:
         write(folder, "hidden", name)
     (folder / "none").mkdir()
     assert read(folder, tmp_path) == "a" + "a10" + "a2" + "bb" + "cde"
-    assert whole("char", folder, tmp_path / "cache").source == f"{folder}/a.txt and 4 files more"
+    assert whole("char", folder, tmp_path / "cache").source == f"{folder}/a.txt and 4 more"
 
 
 def test_folder_within_a_hidden_one(tmp_path: Path) -> None:

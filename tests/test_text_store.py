@@ -303,3 +303,10 @@ def test_usual_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Cache().folder == tmp_path / "y"
     assert Cache("~/z").folder == tmp_path / "z"
     assert store_module.FORMAT == 1
+
+
+def test_a_store_is_no_text_of_another_part(tmp_path: Path) -> None:
+    store = read_corpus(Options("char"), write(tmp_path, "abcdefgh" * 9, "t.txt"), cache_dir=tmp_path / "cache").folder
+    for paths in ((tmp_path / "t.txt", store), ([str(store)],)):
+        with pytest.raises(UserError, match=r"must be text, and not a prepared store"):
+            read_corpus(Options("char"), *paths, cache_dir=tmp_path / "cache")

@@ -35,8 +35,8 @@ from tbptt.text.preparation import (
     train_bpe,
 )
 from tbptt.text.reader import Carried
-from tbptt.text.source import PathLike, find
-from tbptt.text.store import CARD, FORMAT, VOCABULARY, Cache, DamageError, Store, Writer, checksum, refuse
+from tbptt.text.source import CARD, PathLike, find
+from tbptt.text.store import FORMAT, VOCABULARY, Cache, DamageError, Store, Writer, checksum, refuse
 from tbptt.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ def _line(sources: Sources) -> str:
         return f"text of CPython {platform.python_version()}: {_EMBEDDED[first.level not in ('word', 'bpe')]}"
     names = []
     for files in sources.values():
-        more = f" and {len(files) - 1:,} files more" if len(files) > 1 else ""
+        more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
         names.append(f"{files[0].name}{more}")
     # Names of files may hold bytes that are no text, which nothing could print.
     return ", ".join(names).encode("utf-8", "backslashreplace").decode()

@@ -24,6 +24,9 @@ BLOCK = 1 << 20
 
 PathLike = str | int | float | Sequence[str]
 
+# In the folder of a prepared store.
+CARD = "store.json"
+
 # The standard input, where a path may be that.
 STANDARD_INPUT = "-"
 
@@ -189,6 +192,9 @@ def find(key: str, path: PathLike) -> list[Source]:
         raise refusal(key, "be a path", name, "name a file, a folder or a glob")
     with Source(key, name).guarded():
         place = Path(name).expanduser()
+        if (place / CARD).is_file() and (place / "vocabulary.json").is_file():
+            rule = "be text, and not a prepared store, which data.path takes alone and with all its parts"
+            raise refusal(key, rule, name, "name a file of text")
         if place.is_dir():
             return [Source(key, file) for file in _inside(key, name, place)]
         if not place.exists() and glob.has_magic(name):

@@ -25,12 +25,12 @@ import numpy.typing as npt
 from tbptt.errors import UserError, refusal
 from tbptt.text.lock import alone
 from tbptt.text.preparation import PARTS
+from tbptt.text.source import CARD
 from tbptt.text.vocabulary import Vocabulary
 
 # To be raised whenever the same options would give other tokens or other files than before.
 FORMAT = 1
 
-CARD = "store.json"
 VOCABULARY = "vocabulary.json"
 _TEMPORARY = ".part-"
 _BLOCK = 1 << 20

@@ -279,7 +279,7 @@ class Vocabulary:
         return UserError(
             f"{key} must hold only symbols of the training text, but {missing} of its {total} tokens "
             f"({missing / total:.2%}) are others: {describe(symbols, self.level)}; remove them, or train with an "
-            "unknown symbol (data.min_count=2 or data.max_vocab)."
+            f"unknown symbol: data.max_vocab={max(2, len(self) - 1)} makes the rarest one unknown."
         )
 
 
