@@ -45,6 +45,13 @@ def set_length(trainer: L.Trainer) -> None:
         trainer.val_check_batch = max(1, int(windows * trainer.val_check_interval))
 
 
+def validation_follows(trainer: L.Trainer) -> bool:
+    """Whether a validation, or the end of the pass, comes between this window and the next."""
+    loop = trainer.fit_loop
+    assert loop._data_fetcher is not None
+    return loop.epoch_loop.batch_progress.is_last_batch or loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
+
+
 def close_pass(checkpoint: dict[str, Any]) -> None:
     """Let a checkpoint made after the last window of a pass go on with the first one of the next.
 

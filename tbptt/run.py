@@ -20,7 +20,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 import tbptt
 from tbptt import checkpoint
-from tbptt.callbacks import Checkpoints, Monitor
+from tbptt.callbacks import Checkpoints, Interrupted, Monitor
 from tbptt.callbacks.checkpoints import best_path, last_path
 from tbptt.data import TextDataModule
 from tbptt.errors import UserError
@@ -71,6 +71,8 @@ def train(run: Run) -> dict[str, Any]:
     done = 0 if run.resume is None else prepare_resume(run.task, run.data, run.trainer, run.resume)
     try:
         run.trainer.fit(run.task, datamodule=run.data, ckpt_path=run.resume, weights_only=True)
+    except Interrupted as interrupted:
+        sys.exit(128 + interrupted.number)
     except SIGTERMException:
         # Lightning's exception is a SystemExit with status 0, which a job manager takes for success.
         sys.exit(128 + signal.SIGTERM)

@@ -9,9 +9,11 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from tbptt.callbacks.interrupt import Interrupt, Interrupted
 from tbptt.checkpoint import read, write
 from tbptt.errors import UserError
 from tbptt.module import TBPTTModule
+from tbptt.passes import validation_follows
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,8 @@ class CheckpointFiles(TorchCheckpointIO):
 class Checkpoints(Checkpoint):
     """Writes `checkpoints/last.ckpt` and `checkpoints/best.ckpt` in the run folder.
 
-    `last` is written after each validation, after each pass that had none, and at the end of training; `best` whenever
+    `last` is written after each validation, after each pass that had none, at the end of training, and where a signal
+    asks for the end; `best` whenever
     a validation loss is finite and lower than all before. Lightning's own callback writes `last` only together with a
     new best, and takes NaN for a loss worth keeping.
     """
@@ -45,6 +48,7 @@ class Checkpoints(Checkpoint):
         self.validated_step = -1
         self._saved_step = -1
         self._waits = False
+        self._interrupt = Interrupt()
 
     @property
     def state_key(self) -> str:
@@ -62,9 +66,10 @@ class Checkpoints(Checkpoint):
         self.validated_step = state_dict["validated_step"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget a best whose weights did not come along with a resumed run."""
+        """Forget a best whose weights did not come along with a resumed run; listen for signals."""
         if self.best_step >= 0 and not best_path(trainer).is_file():
             self.best_loss, self.best_step = math.inf, -1
+        self._interrupt.start()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save `best` where the loss is, and `last` where training goes on."""
@@ -86,8 +91,7 @@ class Checkpoints(Checkpoint):
                 trainer.save_checkpoint(best_path(trainer))
             # Also where this update was saved before its validation: a schedule may have moved since.
             self._saved_step = -1
-            window, windows = trainer.fit_loop.batch_idx + 1, trainer.num_training_batches
-            self._waits = window % trainer.accumulate_grad_batches != 0 and window < windows
+            self._waits = not self._is_whole(trainer)
             if not self._waits:
                 self._save_last(trainer)
         elif trainer.is_global_zero:
@@ -114,16 +118,23 @@ class Checkpoints(Checkpoint):
         At a stop, later is too late: Lightning then counts the pass as done, and a resumed run would skip the rest.
         """
         due = self._waits and trainer.global_step > self.validated_step
+        number = self._interrupt.number(trainer)
+        # A validation that is due, and the end of a pass, change more than the counters: first they, and a window more.
+        if number is not None and self._is_whole(trainer) and not validation_follows(trainer):
+            self._save_last(trainer)
+            raise Interrupted(number)
         if due or trainer.should_stop or 0 < trainer.max_steps <= trainer.global_step:
             self._waits = False
             self._save_last(trainer)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Say what is kept of a run that ends before its time."""
+        self._interrupt.stop()
         if trainer.is_global_zero and not isinstance(exception, UserError):
             kept = last_path(trainer)
             way = f"go on with the same options and resume={kept}" if kept.is_file() else "nothing was saved yet"
-            log.error("stopped by %s at update %d; %s", type(exception).__name__, trainer.global_step, way)
+            what = str(exception) if isinstance(exception, Interrupted) else type(exception).__name__
+            log.error("stopped by %s at update %d; %s", what, trainer.global_step, way)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save `last` after a pass without validation at its end."""
@@ -131,7 +142,14 @@ class Checkpoints(Checkpoint):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save `last` when updates were made since."""
+        self._interrupt.stop()
         self._save_last(trainer)
+
+    @staticmethod
+    def _is_whole(trainer: L.Trainer) -> bool:
+        """Whether no gradients wait for an update."""
+        window, windows = trainer.fit_loop.batch_idx + 1, trainer.num_training_batches
+        return bool(window % trainer.accumulate_grad_batches == 0 or window >= windows)
 
     def _save_last(self, trainer: L.Trainer) -> None:
         if trainer.global_step != self._saved_step:
