@@ -14,7 +14,7 @@ from tbptt.metrics import TokenLoss
 from tbptt.nn import LanguageModel
 from tbptt.state import State
 from tbptt.streams import Window, WindowLoader
-from tbptt.text import Options, PathLike, Vocabulary, encode_files, read_data
+from tbptt.text import Options, PathLike, encode_files, read_data
 
 
 @torch.no_grad()
@@ -35,19 +35,6 @@ def evaluate(model: LanguageModel, windows: Iterable[Window]) -> TokenLoss:
     finally:
         model.train(training)
     return loss
-
-
-def evaluate_text(
-    model: LanguageModel, vocabulary: Vocabulary, text: str, *, batch_size: int = 1, window_steps: int = 1000
-) -> TokenLoss:
-    """Loss of `model` over a text, read as `batch_size` streams.
-
-    Raises:
-        UserError: when the text is too short, or holds symbols that the vocabulary lacks and has no unknown for.
-    """
-    # A copy: torch warns of an array that it could not write to.
-    tokens = torch.from_numpy(vocabulary.encode(text, key="path").copy())
-    return evaluate_tokens(model, tokens, batch_size=batch_size, window_steps=window_steps)
 
 
 def evaluate_tokens(

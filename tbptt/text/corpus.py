@@ -21,10 +21,9 @@ import numpy.typing as npt
 from tbptt.errors import refusal
 from tbptt.text.bpe import Bpe
 from tbptt.text.encode import renumbered
-from tbptt.text.options import Options
+from tbptt.text.options import PARTS, Options
 from tbptt.text.preparation import (
     KEYS,
-    PARTS,
     Numbered,
     Part,
     Sources,

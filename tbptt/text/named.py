@@ -7,7 +7,7 @@ from typing import Any
 from tbptt.errors import check_choice, refusal
 from tbptt.text.corpus import Corpus, read_corpus
 from tbptt.text.download import check_counts, fetch
-from tbptt.text.options import Options
+from tbptt.text.options import PARTS, Options
 from tbptt.text.source import PathLike
 from tbptt.text.store import Cache
 
@@ -51,7 +51,7 @@ def read_data(
             raise refusal(f"data.{key}", rule, other, "add data.path=FILE, or leave the parts to the named corpus")
     name = corpus["name"]
     files = fetch(name, corpus["sources"], Cache(cache_dir).folder / "downloads")
-    paths = [str(files[part]) if part in files else None for part in ("train", "validation", "test")]
+    paths = [str(files[part]) if part in files else None for part in PARTS]
     found = read_corpus(options, *paths, cache_dir=cache_dir)
     sizes = {part: len(ids) for part, ids in found.tokens.items()}
     check_counts(name, corpus["expected"], {**sizes, "types": len(found.vocabulary)})

@@ -8,6 +8,8 @@ from tbptt.text.choice import check_options
 from tbptt.text.decode import check_encoding
 from tbptt.text.documents import check_separator
 
+# Of a corpus.
+PARTS = ("train", "validation", "test")
 NEWLINES = ("keep", "universal")
 SPLITS = ("tokens", "documents")
 

@@ -17,14 +17,13 @@ from tbptt.text import bpe
 from tbptt.text.bar import Bar
 from tbptt.text.documents import Documents
 from tbptt.text.numbering import Numbering, numbering
-from tbptt.text.options import Options
+from tbptt.text.options import PARTS, Options
 from tbptt.text.reader import Carried, texts
 from tbptt.text.source import Source
 from tbptt.text.spool import Numbers, Spool, counts
 from tbptt.text.symbols import END_OF_LINE
 from tbptt.text.vocabulary import Vocabulary
 
-PARTS = ("train", "validation", "test")
 KEYS = {"train": "data.path", "validation": "data.val_path", "test": "data.test_path"}
 
 Sources = Mapping[str, Sequence[Source | Carried]]

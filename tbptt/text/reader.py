@@ -7,7 +7,6 @@ import importlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tbptt.errors import UserError, refusal
@@ -15,7 +14,7 @@ from tbptt.text import embedded
 from tbptt.text.decode import decoded
 from tbptt.text.options import Options
 from tbptt.text.pieces import settle
-from tbptt.text.source import PARQUET, RECORDS, Digest, Source
+from tbptt.text.source import BLOCK, PARQUET, RECORDS, Digest, Source
 
 Piece = str | bytes
 
@@ -121,9 +120,9 @@ def _parquet_texts(source: Source, options: Options, digest: Digest) -> Iterator
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise UserError("files that end in .parquet need the package pyarrow; pip install 'tbptt[text]'.") from error
-    with source.guarded():
-        # The reader jumps about in the file, so that it is hashed apart.
-        for block in _raw(Path(source.name)):
+    # The reader jumps about in the file, so that it is hashed apart.
+    with source.guarded(), open(source.name, "rb") as file:
+        while block := file.read(BLOCK):
             digest.update(block)
     for number, text in enumerate(_column(source, parquet, options.text_column), 1):
         yield _ended(source, f"{source.name}, row {number}", text, options)
@@ -143,9 +142,3 @@ def _column(source: Source, parquet: Any, column: str) -> Iterator[object]:
         raise
     except Exception as error:  # of a C++ library, which has many types
         raise refusal(source.key, "name a whole parquet file", source.name, f"it is none ({error}): mend it") from error
-
-
-def _raw(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            yield block

@@ -116,11 +116,8 @@ class Source:
         Raises:
             UserError: the file cannot be read.
         """
-        digest = hashlib.sha256()
         with self.guarded(), open(self.name, "rb") as file:
-            while block := file.read(BLOCK):
-                digest.update(block)
-        return digest.hexdigest()
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def blocks(self, digest: Digest) -> Iterator[bytes]:
         """Yield the unpacked bytes in blocks of at most `BLOCK`, while the packed ones go into `digest`.

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from tbptt.errors import UserError, refusal
 from tbptt.text.lock import alone
-from tbptt.text.preparation import PARTS
+from tbptt.text.options import PARTS
 from tbptt.text.source import CARD
 from tbptt.text.vocabulary import Vocabulary
 
@@ -33,7 +33,6 @@ FORMAT = 1
 
 VOCABULARY = "vocabulary.json"
 _TEMPORARY = ".part-"
-_BLOCK = 1 << 20
 
 
 class DamageError(Exception):
@@ -95,11 +94,9 @@ def _arrays(
 def _check(file: Path, size: int, sha256: str) -> None:
     if file.stat().st_size != size:
         raise DamageError(f"{file.name} has {file.stat().st_size} bytes and not {size}")
-    digest = hashlib.sha256()
     with file.open("rb") as opened:
-        while block := opened.read(_BLOCK):
-            digest.update(block)
-    if digest.hexdigest() != sha256:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    if digest != sha256:
         raise DamageError(f"{file.name} is not as it was written")
 
 

@@ -8,8 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 from tbptt.errors import UserError, check_choice, refusal
 from tbptt.text.download.checksum import normal_checksum
+from tbptt.text.options import PARTS
 
-PARTS = ("train", "validation", "test")
 KEYS = ("url", "hash", "member", "member_hash")
 
 
